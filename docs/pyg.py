@@ -190,6 +190,15 @@ def picked(name, given, keys):
     return {key: given[key] for key in keys}
 
 
+POOLS = {"mean": pyg.global_mean_pool, "sum": pyg.global_add_pool, "max": pyg.global_max_pool}
+
+
+def readout(kind, x, edge_index, num_graphs):
+    """Pools the rows of nodes; `edge_index` leads from each node to its graph."""
+    src, graph = edge_index
+    return POOLS[kind](x[src], graph, num_graphs)
+
+
 class Typed(nn.Module):
     """A stack of HeteroConv, RGCNConv or HGTConv: all options of `[train]` for node types."""
 
@@ -199,12 +208,21 @@ class Typed(nn.Module):
         self.arch, self.types = arch, [of["name"] for of in arch["types"]]
         self.relations = {(of["from"], of["name"], of["to"]): of for of in arch["relations"]}
         dims = {of["name"]: of["in_dim"] or 1 for of in arch["types"]}
+        self.into_graphs = None
+        if arch.get("readout"):
+            # The last layer is the readout. Graphs have no rows before it.
+            layers -= 1
+            graphs = arch["target_type"]
+            self.types.remove(graphs)
+            del dims[graphs]
+            self.into_graphs = next(key for key in self.relations if key[2] == graphs)
+            del self.relations[self.into_graphs]
         self.lins = Named({t: nn.Linear(dim, widths[0]) for t, dim in dims.items()})
         self.convs = nn.ModuleList(
             typed_conv_of(arch, at, self.types, self.relations) for at in range(layers)
         )
         self.norms = nn.ModuleList(
-            Named({t: norm_of(arch, width) for t in self.types}) for width in arch["hidden"]
+            Named({t: norm_of(arch, width) for t in self.types}) for width in arch["hidden"][:layers]
         )
         into = {dst for _, _, dst in self.relations}
         self.res, self.skips = nn.ModuleList(), nn.ModuleList()
@@ -250,6 +268,9 @@ class Typed(nn.Module):
     def forward(self, x_dict, edge_index_dict, edge_weight_dict=None, edge_attr_dict=None):
         """Returns the output for each node of the target type."""
         arch = self.arch
+        if self.into_graphs:
+            num_graphs = len(x_dict[arch["target_type"]])
+            into_graphs = edge_index_dict[self.into_graphs]
         # HGTConv and RGCNConv need types and relations in the order of the model.
         x_dict = picked("x_dict", x_dict, self.types)
         edge_index_dict = picked("edge_index_dict", edge_index_dict, self.relations)
@@ -257,9 +278,13 @@ class Typed(nn.Module):
         x_dict = {name: self.lins[name](x) for name, x in x_dict.items()}
         if arch["layer"] == "hgt":
             x_dict = {name: self.act(x) for name, x in x_dict.items()}
-        for at in range(arch["num_layers"]):
+        for at in range(len(self.convs)):
             x_dict = self.layer(at, x_dict, edge_index_dict, extra)
-        out = self.lin(x_dict[arch["target_type"]])
+        if self.into_graphs:
+            nodes = x_dict[self.into_graphs[0]]
+            out = self.lin(readout(arch["readout"], nodes, into_graphs, num_graphs))
+        else:
+            out = self.lin(x_dict[arch["target_type"]])
         return nn.functional.normalize(out) if arch["normalize_output"] else out
 
 

@@ -61,6 +61,7 @@ fn architecture() -> TypedArchitecture {
         normalize_output: false,
         activation: Activation::Relu,
         task: Task::Classes,
+        readout: None,
     }
 }
 

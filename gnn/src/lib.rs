@@ -132,7 +132,7 @@ pub use link::{Decoder, PairLoss, PairLossKind, Pairs, Scorer};
 pub use loss::{Labels, loss};
 pub use model::{LossAndGradient, Mode, Model};
 pub use ops::Fused;
-pub use options::{Activation, Aggregator, Norm, Task};
+pub use options::{Activation, Aggregator, Norm, Readout, Task};
 pub use parameter::{ParameterInfo, ParameterList, Start};
 pub use shared_rows::{RowFormat, RowValues, SharedRows};
 pub use slice::{Head, LayerSlice, Projected};

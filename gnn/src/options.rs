@@ -15,6 +15,19 @@ pub enum Aggregator {
     Max,
 }
 
+/// How the rows of a graph's nodes become the row of the graph.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Readout {
+    /// The mean of the rows.
+    #[default]
+    Mean,
+    /// The sum of the rows.
+    Sum,
+    /// The largest value of each column.
+    Max,
+}
+
 /// Normalisation of a hidden conv's output.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -83,6 +83,7 @@ fn architecture(layer: TypedKind, graph: &TypedGraph, hops: usize) -> TypedArchi
         normalize_output: is_hgn,
         activation: Activation::Elu,
         task: Task::Classes,
+        readout: None,
     }
 }
 

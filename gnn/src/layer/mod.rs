@@ -12,6 +12,7 @@ mod gin;
 mod norm;
 mod partial;
 mod pass;
+mod readout;
 mod rgcn;
 mod sage;
 mod scope;
@@ -20,6 +21,7 @@ pub use conv::{Aggregated, Conv, ConvConfig, LayerType, LinearTerms, Src};
 pub use partial::{PartialAggregation, SomeInEdges, SrcRows};
 pub use pass::{Features, Summed, plain};
 pub(crate) use pass::{MaskKind, Pass, Place, read};
+pub(crate) use readout::readout_conv;
 pub(crate) use rgcn::rgcn_conv;
 pub use scope::Scope;
 

@@ -128,29 +128,37 @@ impl Conv for Sage {
         _scope: &Scope<'_>,
         src_dim: usize,
     ) -> Result<Option<Box<dyn PartialAggregation>>, GnnError> {
-        Ok(Some(Box::new(SagePartial {
-            dim: src_dim,
-            edge_weight: self.config.edge_weight,
-            is_mean: self.is_mean(),
-        })))
+        let (edge_weight, is_mean) = (self.config.edge_weight, self.is_mean());
+        Ok(Some(Box::new(SagePartial::new(
+            src_dim,
+            edge_weight,
+            is_mean,
+        ))))
     }
 }
 
 /// Returns the partial aggregation of a mean.
 pub(super) fn mean_partial(dim: usize, edge_weight: bool) -> Box<dyn PartialAggregation> {
-    Box::new(SagePartial {
-        dim,
-        edge_weight,
-        is_mean: true,
-    })
+    Box::new(SagePartial::new(dim, edge_weight, true))
 }
 
 /// Its states are sums, or maxima, of src rows.
 #[derive(Debug)]
-struct SagePartial {
+pub(super) struct SagePartial {
     dim: usize,
     edge_weight: bool,
     is_mean: bool,
+}
+
+impl SagePartial {
+    /// Makes the partial aggregation of a mean, or of a maximum, of rows `dim` wide.
+    pub(super) fn new(dim: usize, edge_weight: bool, is_mean: bool) -> Self {
+        Self {
+            dim,
+            edge_weight,
+            is_mean,
+        }
+    }
 }
 
 impl PartialAggregation for SagePartial {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::{RelationAggregator, TypedKind};
 use super::schema::{RelationEnds, Schema};
-use crate::{Activation, Aggregator, Norm, ParameterInfo, Task};
+use crate::{Activation, Aggregator, Norm, ParameterInfo, Readout, Task};
 
 /// A node type and the width of its features.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -104,6 +104,11 @@ pub struct TypedArchitecture {
     pub activation: Activation,
     /// Meaning of the logits.
     pub task: Task,
+    /// Graphs as targets: how the rows of the nodes of a graph become its row. The last layer is the
+    /// readout: one relation leads from the nodes to their graphs, which are the target type. None:
+    /// targets are nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readout: Option<Readout>,
 }
 
 impl TypedArchitecture {
@@ -179,6 +184,18 @@ impl TypedArchitecture {
     #[must_use]
     pub fn is_hidden(&self, layer: usize) -> bool {
         layer <= self.hidden.len()
+    }
+
+    /// Tells whether layer `layer` (1-based) is the readout.
+    #[must_use]
+    pub fn is_readout(&self, layer: usize) -> bool {
+        self.readout.is_some() && layer == self.num_layers
+    }
+
+    /// Tells whether a type is that of the graphs, whose rows are those of the readout.
+    #[must_use]
+    pub fn is_graphs(&self, name: &str) -> bool {
+        self.readout.is_some() && name == self.target_type
     }
 
     /// Returns the attention heads of conv `layer` (1-based).

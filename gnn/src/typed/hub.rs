@@ -166,6 +166,9 @@ fn by_relation(
     (src, aggregated): (&[Option<Src>], &Aggregated),
     (node_type, own): (usize, &Features),
 ) -> Summed {
+    if let Some(summed) = stack.passed_by(layer, node_type, own, 1) {
+        return summed;
+    }
     let outs = stack.schema.into_type(node_type).map(|relation| {
         let given = aggregated.iter().find(|(of, _)| *of == relation);
         let given = given.map(|(_, row)| stack.pass.constant(1, row.len(), row));

@@ -27,7 +27,11 @@ pub(super) fn is_linear(arch: &TypedArchitecture, convs: &[Arc<dyn Conv>]) -> bo
         TypedKind::Rgcn => true,
         _ => arch.relation_aggregator != RelationAggregator::Max,
     };
-    is_sum && !convs.is_empty() && convs.iter().all(|conv| conv.is_linear())
+    // The relation into graphs has no conv. In the readout no relation has one.
+    let into_graphs = |relation: usize| arch.is_graphs(&arch.relations[relation].to);
+    let convs = convs.iter().enumerate();
+    let mut convs = convs.filter(|(relation, _)| !into_graphs(*relation));
+    is_sum && convs.clone().next().is_some() && convs.all(|(_, conv)| conv.is_linear())
 }
 
 /// Tells whether the first layer, in training, sums the raw rows of a type, `in_dim` wide, instead

@@ -85,6 +85,9 @@ pub(super) fn run(
 ) -> Option<Summed> {
     let num_dst = block.num_dst(node_type);
     let own = own.filter(|_| num_dst > 0)?;
+    if let Some(summed) = stack.passed_by(layer, node_type, own, num_dst) {
+        return Some(summed);
+    }
     let relations: Vec<usize> = stack.schema.into_type(node_type).collect();
     if stack.arch.layer != TypedKind::Rgcn && relations.is_empty() {
         return Some(stack.skip(layer, node_type, own, num_dst));

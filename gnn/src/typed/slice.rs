@@ -41,6 +41,9 @@ impl<'a> TypedProjection<'a> {
         if rows == 0 {
             return Ok(Dense::zeros(0, self.stack.arch.projection));
         }
+        if self.stack.is_graphs(node_type) {
+            return Ok(Dense::zeros(rows, self.stack.arch.projection));
+        }
         let features = self.stack.raw_features(node_type, input, rows);
         plain(self.stack.projection(node_type, &features, rows))
     }

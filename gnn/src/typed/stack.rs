@@ -117,6 +117,9 @@ impl<'a> TypedStack<'a> {
             if num_src == 0 {
                 return None;
             }
+            if self.is_graphs(t) {
+                return Some(self.graph_rows(1, num_src));
+            }
             let key = block.shared_key(t);
             let mut features = self.raw_features(t, input[t].clone(), num_src);
             if input[t].is_some() {
@@ -138,6 +141,45 @@ impl<'a> TypedStack<'a> {
             })
         };
         (0..input.len()).map(of_type).collect()
+    }
+
+    /// Tells whether a type is that of the graphs, whose rows only the readout gives.
+    pub(super) fn is_graphs(&self, node_type: usize) -> bool {
+        self.arch.is_graphs(&self.schema.types[node_type])
+    }
+
+    /// Returns the rows of graphs that a layer before the readout reads: zeros, which no row depends
+    /// on.
+    fn graph_rows(&self, layer: usize, rows: usize) -> TypeRows {
+        TypeRows {
+            rows: self.zeros(rows, self.arch.input_dim(layer)),
+            raw: None,
+            carried: None,
+        }
+    }
+
+    fn zeros(&self, rows: usize, cols: usize) -> Tensor<2> {
+        self.pass.constant(rows, cols, &vec![0.0; rows * cols])
+    }
+
+    /// Returns the output of a type whose rows a layer does not aggregate, where the model has a
+    /// readout: zeros of graphs before the readout, and the own rows of nodes in the readout.
+    pub(super) fn passed_by(
+        &self,
+        layer: usize,
+        node_type: usize,
+        own: &Features,
+        num_dst: usize,
+    ) -> Option<Summed> {
+        self.arch.readout?;
+        match (self.is_graphs(node_type), self.arch.is_readout(layer)) {
+            (true, false) => Some(Summed::of(self.zeros(num_dst, self.arch.output_dim(layer)))),
+            (false, true) => {
+                let rows = self.pass.dense(own.clone()).narrow(0, 0, num_dst);
+                Some(Summed::of(rows))
+            }
+            (true, true) | (false, false) => None,
+        }
     }
 
     /// Tells whether the first layer sums raw rows of this width. It does so only in training, for
@@ -356,6 +398,16 @@ impl<'a> TypedStack<'a> {
     ) -> Tensor<2> {
         let (arch, pass, num_dst) = (self.arch, &self.pass, block.num_dst(node_type));
         let name = &self.schema.types[node_type];
+        let dropout = || {
+            let mask = pass.mask(layer + 1, MaskKind::Input, arch.dropout);
+            mask.map(|mask| (mask, block.shared_key(node_type).clone()))
+        };
+        if arch.is_readout(layer) {
+            return pass.sum(summed, None, dropout());
+        }
+        if self.is_graphs(node_type) {
+            return pass.sum(summed, None, None);
+        }
         let has_residual = arch.residual && arch.layer != TypedKind::SimpleHgn;
         let residual = has_residual.then(|| {
             let map = format!("res.{}.{name}.weight", layer - 1);
@@ -365,12 +417,10 @@ impl<'a> TypedStack<'a> {
         if !arch.is_hidden(layer) {
             return pass.sum(summed, None, None);
         }
-        let mask = pass.mask(layer + 1, MaskKind::Input, arch.dropout);
-        let dropout = mask.map(|mask| (mask, block.shared_key(node_type).clone()));
         let norm = format!("norms.{}.{name}", layer - 1);
         let active = block.num_active(node_type);
         let activation = Some(arch.activation).filter(|_| arch.layer != TypedKind::Hgt);
-        pass.hidden(summed, (arch.norm, &norm), active, activation, dropout)
+        pass.hidden(summed, (arch.norm, &norm), active, activation, dropout())
     }
 
     /// Returns the first rows of `own`, times the parameter `map` if there is one.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gnn::typed::{
     RelationAggregator, RelationInput, Schema, TypeInput, TypedArchitecture, TypedKind, TypedModel,
 };
-use gnn::{Activation, Aggregator, Labels, LayerKind, Norm, Task};
+use gnn::{Activation, Aggregator, Labels, LayerKind, Norm, Readout, Task};
 
 use crate::graph::EDGE_DIM;
 use crate::support::Random;
@@ -71,6 +71,7 @@ pub(crate) fn plain(layer: TypedKind) -> TypedArchitecture {
         normalize_output: layer == TypedKind::SimpleHgn,
         activation: Activation::Relu,
         task: Task::Classes,
+        readout: None,
     }
 }
 
@@ -145,7 +146,54 @@ pub(crate) fn architectures() -> Vec<TypedArchitecture> {
         target_type: "paper".to_owned(),
         ..plain(TypedKind::Hgt)
     });
+    list.extend(readouts());
     list
+}
+
+/// A readout of each conv.
+fn readouts() -> Vec<TypedArchitecture> {
+    let mut list = Vec::new();
+    for (kind, readout) in LayerKind::ALL.iter().zip([
+        Readout::Mean,
+        Readout::Sum,
+        Readout::Max,
+        Readout::Mean,
+        Readout::Sum,
+    ]) {
+        list.push(with_readout(plain(TypedKind::Conv(*kind)), readout));
+    }
+    list.push(TypedArchitecture {
+        norm: Norm::Batch,
+        residual: true,
+        projection: 8,
+        task: Task::Regression,
+        ..with_readout(plain(TypedKind::Conv(LayerKind::Sage)), Readout::Max)
+    });
+    list
+}
+
+/// Targets are graphs of authors.
+fn with_readout(arch: TypedArchitecture, readout: Readout) -> TypedArchitecture {
+    let graphs = TypeInput {
+        name: "graph".to_owned(),
+        in_dim: None,
+        embedding_dim: None,
+    };
+    let mut arch = TypedArchitecture {
+        target_type: graphs.name.clone(),
+        hidden: vec![6, 6],
+        num_layers: 2,
+        out_heads: 1,
+        readout: Some(readout),
+        ..arch
+    };
+    arch.types.insert(1, graphs);
+    let of_authors = arch.relations.iter().find(|of| of.name == "knows").cloned();
+    let mut of_authors = of_authors.unwrap();
+    (of_authors.name, of_authors.to) = ("in_graph".to_owned(), "graph".to_owned());
+    arch.relations.push(of_authors);
+    arch.relations.sort_by(|a, b| a.name.cmp(&b.name));
+    arch
 }
 
 pub(crate) fn with_dropout(arch: &TypedArchitecture) -> TypedArchitecture {

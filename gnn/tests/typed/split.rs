@@ -251,7 +251,8 @@ fn convs_by_relation_ignore_a_split_of_a_type_that_no_relation_leaves() {
     // A split of a src type splits relations, and each relation has a mean of its own.
     for mut arch in architectures() {
         let by_relation = matches!(arch.layer, TypedKind::Conv(_));
-        if by_relation && arch.layer != TypedKind::Conv(LayerKind::Gcn) {
+        let is_of_nodes = arch.readout.is_none();
+        if by_relation && is_of_nodes && arch.layer != TypedKind::Conv(LayerKind::Gcn) {
             arch.target_type = "place".to_owned();
             check(&arch, "place");
         }

@@ -6,7 +6,7 @@ mod attention;
 use std::collections::BTreeMap;
 
 use gnn::typed::{RelationAggregator, TypedArchitecture, TypedBlockData, TypedKind, TypedModel};
-use gnn::{Activation, Aggregator, Input, LayerKind, Norm};
+use gnn::{Activation, Aggregator, Input, LayerKind, Norm, Readout};
 
 use crate::support::twin::{Rows, rows};
 
@@ -87,7 +87,12 @@ impl<'a> Twin<'a> {
     pub(crate) fn project(&self, data: &[TypedBlockData], raw: &[Option<Input>]) -> Vec<Rows> {
         let mut x: Vec<Rows> = Vec::new();
         for (t, raw) in raw.iter().enumerate() {
-            let ones = || vec![vec![1.0]; data[0].types[t].num_src];
+            let num_src = data[0].types[t].num_src;
+            if self.is_graphs(t) {
+                x.push(vec![vec![0.0; self.arch.projection]; num_src]);
+                continue;
+            }
+            let ones = || vec![vec![1.0]; num_src];
             let features = raw.as_ref().map_or_else(ones, rows);
             let name = format!("lins.{}", self.arch.types[t].name);
             let mut projected: Rows = features.iter().map(|row| self.linear(&name, row)).collect();
@@ -123,6 +128,41 @@ impl<'a> Twin<'a> {
         out
     }
 
+    fn is_graphs(&self, t: usize) -> bool {
+        self.arch.readout.is_some() && self.arch.types[t].name == self.arch.target_type
+    }
+
+    /// The rows of graphs: the readout of the nodes that an in-edge leads from; 0 before the last
+    /// layer.
+    fn graphs(&self, layer: usize, block: &TypedBlockData, x: &[Rows], t: usize) -> Rows {
+        let dim = self.arch.output_dim(layer);
+        let relation = (0..self.arch.relations.len()).find(|&r| self.ends(r).1 == t);
+        let relation = relation.unwrap();
+        let edges = &block.relations[relation];
+        let of_graph = |graph: usize| {
+            let mut out = vec![0.0; dim];
+            if layer < self.arch.num_layers {
+                return out;
+            }
+            let range = edges.in_offset[graph] as usize..edges.in_offset[graph + 1] as usize;
+            let count = range.len() as f64;
+            for (at, &src) in edges.in_src[range].iter().enumerate() {
+                let row = &x[self.ends(relation).0][src as usize];
+                for (out, &x) in out.iter_mut().zip(row) {
+                    match self.arch.readout.unwrap() {
+                        Readout::Mean => *out += x / count,
+                        // A sample's sum estimates that of all in-edges.
+                        Readout::Sum => *out += x * f64::from(edges.in_degree[graph]) / count,
+                        Readout::Max if at == 0 => *out = x,
+                        Readout::Max => *out = out.max(x),
+                    }
+                }
+            }
+            out
+        };
+        (0..block.types[t].num_dst).map(of_graph).collect()
+    }
+
     /// One layer for all types.
     pub(crate) fn layer(&mut self, layer: usize, block: &TypedBlockData, x: &[Rows]) -> Vec<Rows> {
         if self.arch.layer == TypedKind::SimpleHgn {
@@ -133,7 +173,13 @@ impl<'a> Twin<'a> {
         }
         let types = 0..self.arch.types.len();
         let of_type = |t: usize| {
+            if self.is_graphs(t) {
+                return self.graphs(layer, block, x, t);
+            }
             let nodes = 0..block.types[t].num_dst;
+            if self.arch.is_readout(layer) {
+                return x[t][nodes].to_vec();
+            }
             let run = |v| {
                 let node = Node {
                     twin: self,

@@ -79,6 +79,7 @@ pub(crate) fn plain(kind: TypedKind, graph: &GraphMeta) -> TypedArchitecture {
         normalize_output: false,
         activation: Activation::Relu,
         task: Task::Classes,
+        readout: None,
     }
 }
 

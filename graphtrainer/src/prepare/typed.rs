@@ -58,6 +58,7 @@ impl Checks<'_> {
                 .unwrap_or(is_hgn && !matches!(task, Task::Links(_))),
             activation: plan.activation,
             task,
+            readout: None,
         })
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::TypedArchitecture;
 use crate::Task;
-use crate::layer::{Conv, ConvConfig, rgcn_conv};
+use crate::layer::{Conv, ConvConfig, readout_conv, rgcn_conv};
 use crate::parameter::{ParameterList, Start};
 use crate::typed::{Schema, TypedKind};
 
@@ -15,7 +15,10 @@ impl TypedArchitecture {
         let relations = 0..self.relations.len();
         let of_layer = |layer: usize| match self.layer {
             TypedKind::Conv(kind) => {
-                let conv = |relation| kind.conv(self.conv_config(layer, relation));
+                let conv = |relation: usize| match self.readout {
+                    Some(readout) if self.reads_out(layer, relation) => readout_conv(readout),
+                    _ => kind.conv(self.conv_config(layer, relation)),
+                };
                 relations.clone().map(conv).collect()
             }
             TypedKind::Rgcn => {
@@ -27,6 +30,12 @@ impl TypedArchitecture {
             TypedKind::SimpleHgn | TypedKind::Hgt => Vec::new(),
         };
         (1..=self.num_layers).map(of_layer).collect()
+    }
+
+    /// Tells whether a relation has no conv in a layer: it leads to graphs, or the layer is the
+    /// readout.
+    fn reads_out(&self, layer: usize, relation: usize) -> bool {
+        self.is_readout(layer) || self.is_graphs(&self.relations[relation].to)
     }
 
     fn conv_config(&self, layer: usize, relation: usize) -> ConvConfig {
@@ -51,7 +60,7 @@ impl TypedArchitecture {
     pub(crate) fn tensors(&self, convs: &[Vec<Arc<dyn Conv>>]) -> ParameterList {
         let (mut list, schema) = (ParameterList::default(), self.schema());
         list.enter(0, String::new());
-        for of in &self.types {
+        for of in self.types.iter().filter(|of| !self.is_graphs(&of.name)) {
             let name = format!("lins.{}", of.name);
             let cols = of.in_dim.unwrap_or(1);
             if self.layer == TypedKind::SimpleHgn {
@@ -101,7 +110,11 @@ impl TypedArchitecture {
     /// Lists the residuals, the maps of types without in-relations, and the norms.
     fn tensors_around(&self, layer: usize, schema: &Schema, list: &mut ParameterList) {
         let (at, rows, cols) = (layer - 1, self.output_dim(layer), self.input_dim(layer));
-        for (node_type, name) in schema.types.iter().enumerate() {
+        let types = schema.types.iter().enumerate();
+        for (node_type, name) in types.filter(|(_, name)| !self.is_graphs(name)) {
+            if self.is_readout(layer) {
+                continue;
+            }
             if self.has_skip(schema, node_type) {
                 list.linear(&format!("skips.{at}.{name}"), rows, cols, true);
             }

@@ -17,6 +17,7 @@ impl TypedArchitecture {
         self.validate_attention()?;
         self.validate_options()?;
         self.validate_edges()?;
+        self.validate_readout()?;
         validate_links(self.task, self.has_head())?;
         let is_links = matches!(self.task, Task::Links(_));
         require(
@@ -186,7 +187,7 @@ impl TypedArchitecture {
                     format!("relation `{name}` has edge weights, but only {names} use them")
                 },
             )?;
-            let is_gcn = self.layer == TypedKind::Conv(LayerKind::Gcn);
+            let is_gcn = self.layer == TypedKind::Conv(LayerKind::Gcn) && !self.is_graphs(to);
             require(!is_gcn || from == to, "layer", || {
                 format!(
                     "gcn needs relations of one type, but `{name}` goes from `{from}` to `{to}`; \
@@ -195,6 +196,39 @@ impl TypedArchitecture {
             })?;
         }
         Ok(())
+    }
+
+    fn validate_readout(&self) -> Result<(), GnnError> {
+        if self.readout.is_none() {
+            return Ok(());
+        }
+        let is_conv = matches!(self.layer, TypedKind::Conv(_));
+        require(is_conv, "readout", || {
+            let names = TypedKind::names_of(|kind| matches!(kind, TypedKind::Conv(_)));
+            format!("only {names} have a readout")
+        })?;
+        require(self.has_head() && self.num_layers > 1, "readout", || {
+            "it is the last layer: at least one conv comes before it, and a linear head after it"
+                .to_owned()
+        })?;
+        let last = &self.hidden[self.num_layers - 2..];
+        require(last[0] == last[1], "readout", || {
+            format!("it keeps the width: {} cannot become {}", last[0], last[1])
+        })?;
+        require(!matches!(self.task, Task::Links(_)), "readout", || {
+            "links are between nodes".to_owned()
+        })?;
+        let graphs = self.types.iter().find(|of| self.is_graphs(&of.name));
+        let has_input = graphs.is_some_and(|of| of.in_dim.is_some());
+        let ends = self.relations.iter();
+        let into = ends.clone().filter(|of| self.is_graphs(&of.to)).count();
+        let from = ends.filter(|of| self.is_graphs(&of.from)).count();
+        require(!has_input && (into, from) == (1, 0), "readout", || {
+            format!(
+                "`{}` must be graphs: no features, one relation into it and none from it",
+                self.target_type
+            )
+        })
     }
 
     /// Refuses a model of more than [`PARAMETERS_MAX`] parameters before any of them is made.
