@@ -20,6 +20,7 @@ mod flatten;
 mod forward;
 mod generate;
 mod golden;
+mod graphs;
 mod harness;
 mod hosts;
 mod infer;

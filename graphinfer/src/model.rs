@@ -64,6 +64,8 @@ pub(crate) struct Shape {
     pub(crate) hidden: Vec<usize>,
     pub(crate) out_dim: usize,
     pub(crate) task: Task,
+    /// Whether the last layer is the readout of graphs.
+    pub(crate) has_readout: bool,
     pub(crate) num_types: usize,
     /// Number of relations; 1 if nodes have no types.
     pub(crate) num_relations: usize,
@@ -80,6 +82,7 @@ impl Shape {
             hidden,
             out_dim: arch.out_dim(),
             task: arch.task(),
+            has_readout: arch.readout().is_some(),
             num_types: arch.type_names().len(),
             num_relations: arch.edge_columns().len(),
         }
@@ -335,6 +338,13 @@ impl Record {
     /// returned, whose output are the logits.
     pub(crate) fn embedding_layer(&self, plan: &InferPlan) -> Result<usize, InferError> {
         let layers = self.shape.num_layers;
+        if let Some(layer) = plan.layer.filter(|_| self.shape.has_readout) {
+            return Err(InferError::Key {
+                key: "infer.layer",
+                value: layer.to_string(),
+                allowed: "the embedding of a graph is its readout; leave the key out".to_owned(),
+            });
+        }
         match plan.layer {
             None if self.is_of_links() => Ok(layers),
             None => Ok(self.shape.hidden.len().max(1)),

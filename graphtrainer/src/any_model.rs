@@ -8,7 +8,7 @@ use gnn::kernel::Partitioning;
 use gnn::typed::{RelationEnds, Schema, TypedArchitecture, TypedBlock, TypedBlockData, TypedModel};
 use gnn::{
     Architecture, Block, BlockData, Dense, Device, GnnError, LabelScale, Labels, LossAndGradient,
-    Mode, Model, ParameterInfo, ReadyInput, Scorer, Task,
+    Mode, Model, ParameterInfo, Readout, ReadyInput, Scorer, Task,
 };
 use schemas::GraphMeta;
 use serde::Serialize;
@@ -136,9 +136,19 @@ impl AnyArchitecture {
         on_either!(AnyArchitecture, self, arch => arch.out_dim)
     }
 
-    /// Returns the number of layers, a linear head included.
+    /// Returns the readout of a model whose targets are graphs.
+    pub fn readout(&self) -> Option<Readout> {
+        match self {
+            Self::Untyped(_) => None,
+            Self::Typed(arch) => arch.readout,
+        }
+    }
+
+    /// Returns the number of layers, a linear head included and the readout, which has no
+    /// parameters, left out.
     pub(crate) fn last_layer(&self) -> usize {
-        on_either!(AnyArchitecture, self, arch => arch.num_layers + usize::from(arch.has_head()))
+        let all = on_either!(AnyArchitecture, self, arch => arch.num_layers + usize::from(arch.has_head()));
+        all - usize::from(self.readout().is_some())
     }
 
     /// Returns the layer that a parameter counts to. The head is the layer after the last; the

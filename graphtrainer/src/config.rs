@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use gnn::typed::{RelationAggregator, TypedKind};
-use gnn::{Activation, Aggregator, Decoder, Norm};
+use gnn::{Activation, Aggregator, Decoder, Norm, Readout};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
@@ -51,6 +51,9 @@ pub struct TrainSpec {
     /// Typed graphs: how a node's outputs of several relations are joined: `sum` (default), `mean`
     /// or `max`; for kinds with a conv for each relation.
     pub relation_aggregator: Option<RelationAggregator>,
+    /// Graphs as targets: how the rows of a graph's nodes become its row: `mean` (default), `sum` or
+    /// `max`.
+    pub readout: Option<Readout>,
     /// Typed graphs: width that the features of every type are projected to, before layer 1.
     /// Default: the first width in `hidden`.
     pub projection: Option<usize>,
@@ -223,6 +226,7 @@ impl TrainSpec {
                 out_heads: self.out_heads.unwrap_or(1),
                 aggregator: self.aggregator.unwrap_or_default(),
                 relation_aggregator: self.relation_aggregator,
+                readout: self.readout,
                 projection: self.projection,
                 bases: self.bases,
                 relation_dim: self.relation_dim,

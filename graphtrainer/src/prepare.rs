@@ -212,6 +212,11 @@ impl TrainPlan {
         }
     }
 
+    /// Returns the hops that convs read: the first hop of graphs is that of the readout.
+    fn conv_hops(&self, hops: usize) -> usize {
+        hops - usize::from(self.result.readout.is_some())
+    }
+
     /// Checks that parameter servers of several processes can hold a model for this graph, whose
     /// neighbourhoods have `hops` hops. A graph whose labels were not read yet is passed with the
     /// narrowest label that it could have.
@@ -259,7 +264,7 @@ impl<'a> Checks<'a> {
             plan,
             input: &plan.input,
             graph,
-            hops,
+            hops: plan.conv_hops(hops),
         }
     }
 
@@ -268,7 +273,7 @@ impl<'a> Checks<'a> {
             plan,
             input: &source.input,
             graph: &source.graph,
-            hops: source.flatten.hops,
+            hops: plan.conv_hops(source.flatten.hops),
         }
     }
 

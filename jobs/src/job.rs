@@ -23,7 +23,6 @@ use crate::leftovers::own_dir;
 use crate::memory::default_budget;
 use crate::mistakes::{Found, in_order};
 use crate::source::{Edits, JobSource};
-pub(crate) use rules::nodes_key;
 
 /// Name of the store in `work_dir`.
 pub(crate) const STORE: &str = "store";
@@ -411,6 +410,10 @@ fn of_tables(
 ) -> TrainPlan {
     let plan = match stream {
         Some(sample) => plan.with_sample(sample.settings(seed)),
+        None => plan,
+    };
+    let plan = match graph.in_graph {
+        Some(_) => plan.of_graphs(),
         None => plan,
     };
     plan.with_transforms(transforms(graph))

@@ -244,8 +244,10 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
         .sample()
         .map_or(HUB_THRESHOLD, |sample| sample.hub_threshold());
     let by_weight = matches!(need.sampling, Some(Sampling::Weighted | Sampling::Top));
-    let mut relations = job.graph.relations.iter();
-    if by_weight && relations.any(|relation| !relation.edges.has_weight()) {
+    let relations = job.graph.relations.iter();
+    // All nodes of a graph are read.
+    let mut tables = relations.map(|relation| &relation.edges);
+    if by_weight && tables.any(|edges| !edges.has_weight() && !edges.is_of_graphs()) {
         return Err(JobError::Key {
             key: "infer.sampling".to_owned(),
             problem: "the model was trained on in-edges chosen by weight, which needs \

@@ -1,6 +1,7 @@
 //! The input tables of a job as written.
 
 mod column;
+mod graphs;
 mod input;
 mod pairs;
 mod row_filter;
@@ -12,6 +13,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use column::{CATEGORIES_MAX, ColumnKind, ColumnSpec, ONE_HOT};
+pub(crate) use graphs::NamedTables;
+pub use graphs::{GRAPH, GraphsSpec, IN_GRAPH};
 pub use input::InputSpec;
 pub use pairs::{Exclude, FromEdges, PairsSpec, WalksSpec};
 pub use row_filter::{RowsWhere, WhereValue, describe_where};
@@ -64,6 +67,9 @@ pub struct NodesSpec {
     /// The numbers of the splits, if the split column holds numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split_values: Option<SplitValues>,
+    /// Column with the id of a node's graph in `[input.graphs]`, where graphs are the targets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph: Option<String>,
     /// Transform of the features, fitted and applied by the trainer; tables hold raw features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transform: Option<Transform>,

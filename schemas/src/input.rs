@@ -9,6 +9,7 @@ mod features;
 mod file_input;
 mod filter;
 mod graph;
+mod graphs;
 mod hints;
 mod id_column;
 mod known;

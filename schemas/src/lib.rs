@@ -158,9 +158,9 @@ pub use columns::{
 };
 pub use config::{
     CATEGORIES_MAX, CLASSES_MAX, ColumnKind, ColumnSpec, Dangling, EdgesSpec, Exclude, FromEdges,
-    InputSpec, NodesSpec, NumericLabel, ONE_HOT, PairsSpec, RowsWhere, SPARSE_WIDTH_MAX,
-    SparseSpec, SplitShares, SplitSpec, SplitValues, TablePath, Transform, WalksSpec, WhereValue,
-    describe_where,
+    GRAPH, GraphsSpec, IN_GRAPH, InputSpec, NodesSpec, NumericLabel, ONE_HOT, PairsSpec, RowsWhere,
+    SPARSE_WIDTH_MAX, SparseSpec, SplitShares, SplitSpec, SplitValues, TablePath, Transform,
+    WalksSpec, WhereValue, describe_where,
 };
 pub use dataset::{
     FileEntry, Manifest, Opened, Output, PartEntry, PartFile, SplitCounts, read_manifest,

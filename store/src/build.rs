@@ -1,9 +1,10 @@
 //! The map: reads the input once and writes one partition a worker.
 
 use crate::arrow_file;
-use crate::edges::place_edges;
+use crate::edges::{EdgeRules, place_edges};
 use crate::ends::Ends;
 use crate::error::StoreCause;
+use crate::graphs::{GraphsOfNodes, gather_graphs};
 use crate::in_edge_files::write_in_edges;
 use crate::meta::{CountsByWorker, EdgeCounts, Keep, META_FILE, VERSION};
 use crate::nodes::{NodePlaces, OwnedNodes, place_nodes};
@@ -21,6 +22,13 @@ use schemas::{
 };
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+
+/// What the workers of a process make once.
+#[derive(Default)]
+struct Shared {
+    leaving: OnceLock<Arc<PairSet>>,
+    graphs: OnceLock<Arc<GraphsOfNodes>>,
+}
 
 /// Files and description of one worker's partition.
 struct Built {
@@ -44,10 +52,10 @@ pub(crate) fn build(
     remove_store(&plan.dir).map_err(|e| failed(e.into()))?;
     let (worker_plan, worker_progress) = (plan.clone(), Arc::clone(progress));
     let (fingerprint, input) = (fingerprint.to_owned(), input);
-    let leaving = Arc::new(OnceLock::new());
+    let shared = Arc::new(Shared::default());
     let built = run_workers(cluster, move |peer| {
         let described = (&*fingerprint, &input);
-        build_partition(peer, &worker_plan, &worker_progress, described, &leaving)
+        build_partition(peer, &worker_plan, &worker_progress, described, &shared)
     });
     let built = built.inspect_err(|_| {
         // The incomplete store is of no use. The first error is reported, not one of its removal.
@@ -110,7 +118,7 @@ fn build_partition(
     plan: &StorePlan,
     progress: &Progress,
     (fingerprint, input): (&str, &serde_json::Value),
-    leaving: &OnceLock<Arc<PairSet>>,
+    shared: &Shared,
 ) -> Result<Built, StoreError> {
     let work = OwnUnits {
         worker: peer.index(),
@@ -135,23 +143,25 @@ fn build_partition(
         let written = write_nodes(peer.index(), plan, source, nodes, &graph);
         node_files.extend(peer.agree(written)?);
     }
-    drop(numbered.numbers);
+    let own_graphs = numbers_of_graphs(plan, &node_sources, numbered.numbers);
     announce(peer, progress, "reading edges", 2);
     let first = |type_idx| placement.type_range(type_idx).start;
     let sources = plan.graph.edge_sources();
     let dictionaries = numbered.dictionaries;
     let ends = Ends::gather(peer, &plan.graph, &sources, work, dictionaries, first)?;
     let pairs = plan.graph.pairs.as_ref();
-    let pairs = pairs.map(|pairs| place_pairs(peer, pairs, work, &ends, leaving));
+    let pairs = pairs.map(|pairs| place_pairs(peer, pairs, work, &ends, &shared.leaving));
     let pairs = pairs.transpose()?;
-    let found = (&ends, pairs.as_ref().map(|pairs| &pairs.leaving));
-    let (relations, mut files) = build_edges(peer, plan, work, &sources, found, &placement)?;
+    let places = (&placement, &own_graphs[..]);
+    let graphs = gather_graphs(peer, plan, work, &ends, places, &shared.graphs)?;
+    let leaving = pairs.as_ref().map(|pairs| &pairs.leaving);
+    let rules = EdgeRules::new(&ends, leaving, graphs.as_ref());
+    let (relations, mut files) = build_edges(peer, plan, work, &sources, rules, &placement)?;
     files.extend(node_files);
     for (meta, (has_self_loops, _)) in graph.relations.iter_mut().zip(&relations) {
         meta.self_loops = *has_self_loops;
     }
     let counts = relations.into_iter().map(|(_, counts)| counts).collect();
-    let is_typed = plan.graph.is_typed();
     let mut meta = StoreMeta {
         version: VERSION,
         fingerprint: fingerprint.to_owned(),
@@ -164,12 +174,12 @@ fn build_partition(
         workers: peer.peers(),
         id_column: plan.graph.types[plan.target_type].nodes.spec().id.clone(),
         num_nodes: placement.num_nodes() as u64,
-        nodes_by_type: match is_typed {
+        nodes_by_type: match plan.graph.is_typed() {
             true => numbered.num_nodes,
             false => Vec::new(),
         },
         graph,
-        edges: EdgeCounts::of_relations(counts, is_typed),
+        edges: EdgeCounts::of_relations(counts, plan.graph.is_typed()),
         pairs: None,
         files: Vec::new(),
     };
@@ -228,6 +238,18 @@ fn add_walks(
         0 => Err(pairs.no_visits().into()),
         _ => Ok((placed.own.with_walks(&visits), counts)),
     }
+}
+
+/// Returns the numbers of the graphs of this worker's rows, by unit; none if no graphs are targets.
+fn numbers_of_graphs(
+    plan: &StorePlan,
+    sources: &[NodeSource],
+    numbers: Vec<Vec<Vec<Vec<NodeIdx>>>>,
+) -> Vec<Vec<NodeIdx>> {
+    let members = sources.iter().flat_map(NodeSource::types);
+    let mut members = members.zip(numbers.into_iter().flatten());
+    let of_graphs = members.find(|((of, _), _)| Some(*of) == plan.graph.graphs_type());
+    of_graphs.map_or_else(Vec::new, |(_, of_units)| of_units)
 }
 
 /// All nodes with their numbers.
@@ -342,14 +364,14 @@ fn build_edges(
     plan: &StorePlan,
     work: OwnUnits,
     sources: &[EdgeSource],
-    found: (&Ends, Option<&Arc<PairSet>>),
+    rules: EdgeRules<'_>,
     placement: &Placement,
 ) -> Result<(Vec<BuiltRelation>, Vec<FileEntry>), StoreError> {
     let graph = &plan.graph;
     let mut relations = vec![(false, CountsByWorker::default()); graph.relations.len()];
     let mut files = Vec::new();
     for source in sources {
-        let owned = place_edges(peer, plan, source, work, found, placement)?;
+        let owned = place_edges(peer, plan, source, work, rules, placement)?;
         for edges in owned {
             let relation = edges.relation;
             let counts = CountsByWorker {

@@ -2,6 +2,7 @@
 
 use crate::buckets::{Bucket, BucketLayout, EdgeBatch, EdgeBuckets, EdgeShape, SealedBuckets};
 use crate::ends::{Ends, Resolved};
+use crate::graphs::GraphsOfNodes;
 use crate::hub::{HubCounts, HubPart, RankedColumns, Totals};
 use crate::memory::{Budget, turn_bytes};
 use crate::pair_set::PairSet;
@@ -42,6 +43,30 @@ pub(crate) struct OwnedEdges {
     pub(crate) left_out: u64,
 }
 
+/// What edges are checked against.
+#[derive(Clone, Copy)]
+pub(crate) struct EdgeRules<'a> {
+    pub(crate) ends: &'a Ends,
+    /// Pairs whose edges are left out.
+    pub(crate) leaving: Option<&'a Arc<PairSet>>,
+    /// The graph of each node, where graphs are the targets.
+    pub(crate) graphs: Option<&'a Arc<GraphsOfNodes>>,
+}
+
+impl<'a> EdgeRules<'a> {
+    pub(crate) fn new(
+        ends: &'a Ends,
+        leaving: Option<&'a Arc<PairSet>>,
+        graphs: Option<&'a Arc<GraphsOfNodes>>,
+    ) -> Self {
+        Self {
+            ends,
+            leaving,
+            graphs,
+        }
+    }
+}
+
 /// A relation whose edges are exchanged, and what ranking them needs.
 struct Route<'a> {
     relation: usize,
@@ -59,20 +84,21 @@ struct Route<'a> {
 /// # Errors
 ///
 /// If a table cannot be read, a value cannot be used, or an end is no node (unless such edges are
-/// dropped).
+/// dropped), or the ends are nodes of two graphs.
 pub(crate) fn place_edges(
     peer: &mut Peer<'_>,
     plan: &StorePlan,
     source: &EdgeSource,
     work: OwnUnits,
-    (ends, leaving): (&Ends, Option<&Arc<PairSet>>),
+    rules: EdgeRules<'_>,
     placement: &Placement,
 ) -> Result<Vec<OwnedEdges>, StoreError> {
+    let ends = rules.ends;
     let routes = routes(plan, source, ends, placement);
     let cutters: Vec<Cutter<'_>> = routes.iter().map(|route| route.cutter).collect();
     // A tenth of the memory is for edges that are forwarded.
     let bytes_max = turn_bytes(plan.memory_budget) / plan.workers / 10;
-    let mut scatters = scatters(plan, source, work, &routes, leaving);
+    let mut scatters = scatters(plan, source, work, &routes, rules);
     let mut memory = (Resolved::default(), CutMemory::default());
     let outgoing = edge_rows(source, work).flat_map(|item| match item {
         Ok(tables) => scatter_rows(plan, source, &tables, (ends, &mut memory), &mut scatters),
@@ -146,7 +172,7 @@ fn scatters<'a>(
     source: &EdgeSource,
     work: OwnUnits,
     routes: &[Route<'a>],
-    leaving: Option<&Arc<PairSet>>,
+    rules: EdgeRules<'_>,
 ) -> Vec<Scatter<'a>> {
     let num_rows: u64 = work
         .of(source.units())
@@ -160,8 +186,9 @@ fn scatters<'a>(
         let counts = HubCounts::new(num_nodes, in_edges, plan.hub_threshold, workers);
         let pairs = plan.graph.pairs.as_ref();
         let is_of_pairs = pairs.is_some_and(|of| of.relations().contains(&route.relation));
-        let leaving = leaving.filter(|_| is_of_pairs).map(Arc::clone);
-        Scatter::new(relation, cutter, counts, leaving)
+        let leaving = rules.leaving.filter(|_| is_of_pairs).map(Arc::clone);
+        let graphs = rules.graphs.filter(|of| of.binds(relation));
+        Scatter::new(relation, cutter, counts, (leaving, graphs.map(Arc::clone)))
     };
     routes.iter().map(scatter).collect()
 }

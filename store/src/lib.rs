@@ -77,6 +77,7 @@ mod edge_hash;
 mod edges;
 mod ends;
 mod error;
+mod graphs;
 mod hub;
 mod in_edge_files;
 mod map;

@@ -2,6 +2,7 @@
 
 use crate::buckets::{BucketLayout, Edge, EdgeBatch, EdgeShape, EdgeVecs};
 use crate::ends::{End, Resolved};
+use crate::graphs::GraphsOfNodes;
 use crate::hub::{HubCounts, reindex};
 use crate::number::MISSING;
 use crate::pair_set::PairSet;
@@ -20,6 +21,8 @@ pub(crate) struct Scatter<'a> {
     pub(crate) dangling: DanglingRows,
     /// Pairs whose edges are left out.
     leaving: Option<Arc<PairSet>>,
+    /// The graph of each node, if the ends of an edge must be of one graph.
+    graphs: Option<Arc<GraphsOfNodes>>,
 }
 
 /// Cuts routed edges of one relation into batches.
@@ -71,6 +74,8 @@ pub(crate) struct DanglingRows {
     pub(crate) left_out: u64,
     /// The first of the dangling rows: its row, whether the end is `src` (else `dst`), and the id.
     first: Option<(u64, bool, String)>,
+    /// The first row whose ends are of two graphs: its row and both ids.
+    crossing: Option<(u64, [String; 2])>,
 }
 
 impl<'a> Scatter<'a> {
@@ -79,10 +84,11 @@ impl<'a> Scatter<'a> {
         relation: &'a RelationPlan,
         cutter: Cutter<'a>,
         counts: HubCounts,
-        leaving: Option<Arc<PairSet>>,
+        (leaving, graphs): (Option<Arc<PairSet>>, Option<Arc<GraphsOfNodes>>),
     ) -> Self {
         Self {
             leaving,
+            graphs,
             relation,
             salt: relation_salt(&relation.name),
             cutter,
@@ -117,6 +123,12 @@ impl<'a> Scatter<'a> {
                 .is_some_and(|set| set.contains(src, dst))
             {
                 self.dangling.left_out += 1 + u64::from(is_undirected);
+                continue;
+            }
+            if self.graphs.as_ref().is_some_and(|of| of.differ(src, dst)) {
+                let ids = || [&rows.src, &rows.dst].map(|ids| ids.display(row));
+                let first = &mut self.dangling.crossing;
+                first.get_or_insert_with(|| (rows.rows.row(row), ids()));
                 continue;
             }
             self.route(row, (src, dst), (src_end, dst_end), routed);
@@ -357,6 +369,10 @@ pub(crate) fn check_dangling(
     dangling: &[DanglingRows],
     plan: &EdgesPlan,
 ) -> Result<u64, StoreError> {
+    let crossing = dangling.iter().filter_map(|d| d.crossing.as_ref()).min();
+    if let Some((first_row, [src, dst])) = crossing {
+        return Err(plan.between_graphs(*first_row, [src, dst]).into());
+    }
     let rows = dangling.iter().map(|d| d.rows).sum();
     let first = dangling.iter().filter_map(|d| d.first.as_ref()).min();
     let Some((first_row, is_src, id)) = first else {

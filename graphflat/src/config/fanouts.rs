@@ -117,7 +117,8 @@ pub(super) fn untyped(hops: &[HopSpec]) -> Result<Vec<HopFanouts>, FlattenError>
     hops.collect()
 }
 
-/// Returns the fan-outs of each relation of a graph whose targets are of a type.
+/// Returns the fan-outs of each relation of a graph whose targets are of a type. Where graphs are
+/// the targets, the first hop leads to all their nodes, and the hops of the job follow.
 ///
 /// # Errors
 ///
@@ -160,11 +161,33 @@ pub(super) fn by_relation(
         }
     });
     let all: Vec<HopFanouts> = hops_by_relation.collect();
-    check_reach(hops, &all, graph, target_type, &mut found);
+    let start = match graph.in_graph {
+        Some(in_graph) => graph.relations[in_graph].from,
+        None => target_type,
+    };
+    check_reach(hops, &all, graph, start, &mut found);
     match found.is_empty() {
-        true => Ok(all),
+        true => Ok(with_graphs(all, graph)),
         false => Err(found),
     }
+}
+
+/// Adds the hop from graphs to their nodes, where graphs are the targets. No other hop follows its
+/// relation.
+fn with_graphs(hops: Vec<HopFanouts>, graph: &GraphPlan) -> Vec<HopFanouts> {
+    let Some(in_graph) = graph.in_graph else {
+        return hops;
+    };
+    let mut first = vec![Fanout::Count(0); graph.relations.len()];
+    first[in_graph] = Fanout::All;
+    let others = hops.into_iter().map(|hop| {
+        let mut fanouts = hop.as_ref().to_vec();
+        fanouts[in_graph] = Fanout::Count(0);
+        HopFanouts::from(fanouts)
+    });
+    std::iter::once(HopFanouts::from(first))
+        .chain(others)
+        .collect()
 }
 
 /// Refuses a named relation whose edges lead to none of the types that a hop starts from.

@@ -2,6 +2,7 @@
 //! value and counts degrees; nothing is shuffled.
 
 mod edge;
+mod graphs;
 mod id_index;
 mod kept;
 mod nearby;

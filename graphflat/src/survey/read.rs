@@ -70,6 +70,7 @@ impl Survey {
             meta,
         };
         survey.read_edges(graph, fanouts)?;
+        survey.check_graphs(graph)?;
         Ok(survey)
     }
 

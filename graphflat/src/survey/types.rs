@@ -206,6 +206,9 @@ impl Lost {
         let Some((row, is_src, id)) = self.first else {
             return Ok(0);
         };
+        if edges.is_of_graphs() {
+            return Err(edges.unknown_graph(row, &id).into());
+        }
         if edges.dangling() == schemas::Dangling::Drop {
             return Ok(self.rows);
         }

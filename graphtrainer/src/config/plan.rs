@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use gnn::typed::{RelationAggregator, TypedKind};
-use gnn::{Activation, Aggregator, Norm};
+use gnn::{Activation, Aggregator, Norm, Readout};
 use schemas::Transform;
 use serde::Serialize;
 
@@ -60,6 +60,8 @@ pub(crate) struct ResultPlan {
     pub(crate) aggregator: Aggregator,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) relation_aggregator: Option<RelationAggregator>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) readout: Option<Readout>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) projection: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,6 +150,12 @@ impl TrainPlan {
     /// left out. [`TrainContext::transform`] is then not used.
     pub fn with_transforms(mut self, transforms: BTreeMap<String, Transform>) -> Self {
         self.result.transforms = transforms;
+        self
+    }
+
+    /// Makes graphs the targets of the plan, with the readout `mean` unless the job names one.
+    pub fn of_graphs(mut self) -> Self {
+        self.result.readout.get_or_insert_default();
         self
     }
 

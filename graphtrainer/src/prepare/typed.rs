@@ -26,7 +26,13 @@ impl Checks<'_> {
         let (plan, graph) = (&self.plan.result, self.graph);
         let is_hgn = plan.layer == TypedKind::SimpleHgn;
         let target_type = graph.target().name.clone();
+        self.readout_allowed()?;
         self.relations_allowed()?;
+        let (mut num_layers, mut hidden) = (self.num_layers()?, self.hidden(task));
+        if let (Some(_), Some(&width)) = (plan.readout, hidden.last()) {
+            num_layers += 1;
+            hidden.push(width);
+        }
         let relations = graph.relations.iter().zip(self.edge_columns()?);
         Ok(TypedArchitecture {
             layer: plan.layer,
@@ -36,8 +42,8 @@ impl Checks<'_> {
             relations: relations.map(|of| self.relation_input(of)).collect(),
             target_type,
             projection: self.projection()?,
-            num_layers: self.num_layers()?,
-            hidden: self.hidden(task),
+            num_layers,
+            hidden,
             out_dim,
             heads: plan.heads,
             out_heads: plan.out_heads,
@@ -58,7 +64,7 @@ impl Checks<'_> {
                 .unwrap_or(is_hgn && !matches!(task, Task::Links(_))),
             activation: plan.activation,
             task,
-            readout: None,
+            readout: plan.readout,
         })
     }
 
@@ -69,6 +75,7 @@ impl Checks<'_> {
         let share = plan.attention_residual;
         let given = [
             ("relation_aggregator", aggregator),
+            ("readout", plan.readout.map(quoted)),
             ("projection", plan.projection.map(|width| width.to_string())),
             ("bases", plan.bases.map(|count| count.to_string())),
             (
@@ -99,14 +106,40 @@ impl Checks<'_> {
         }
     }
 
+    /// Checks that a model with a readout has a conv for each relation, and a head after the readout.
+    fn readout_allowed(&self) -> Result<(), TrainError> {
+        let plan = &self.plan.result;
+        let is_conv = |kind: TypedKind| matches!(kind, TypedKind::Conv(_));
+        if plan.readout.is_none() {
+            return Ok(());
+        }
+        if !is_conv(plan.layer) {
+            let convs = TypedKind::names_of(|kind| matches!(kind, TypedKind::Conv(_)));
+            let problem = format!("its targets are graphs, so allowed are {convs}");
+            return Err(self.unfit("model", plan.layer.name(), problem));
+        }
+        if plan.hidden.len() != self.hops {
+            let hops = self.hops;
+            let problem = format!(
+                "its neighbourhoods have {hops} hops and its targets are graphs, so it has {hops} \
+                 widths: a linear head follows the readout"
+            );
+            return Err(self.unfit("hidden", &plan.hidden, problem));
+        }
+        Ok(())
+    }
+
     /// Checks that the kind of the model can have every relation of the graph.
     fn relations_allowed(&self) -> Result<(), TrainError> {
-        let (types, kind) = (&self.graph.types, self.plan.result.layer);
+        let (types, plan) = (&self.graph.types, &self.plan.result);
+        let kind = plan.layer;
         if kind != TypedKind::Conv(LayerKind::Gcn) {
             return Ok(());
         }
         let mut relations = self.graph.relations.iter();
-        let Some(across) = relations.find(|relation| relation.from != relation.to) else {
+        let reads_out = |to: usize| plan.readout.is_some() && to == self.graph.target_type;
+        let is_across = |of: &&RelationMeta| of.from != of.to && !reads_out(of.to);
+        let Some(across) = relations.find(is_across) else {
             return Ok(());
         };
         let (from, to) = (&types[across.from].name, &types[across.to].name);

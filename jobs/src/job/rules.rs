@@ -137,6 +137,7 @@ impl JobSpec {
             self.check_trainable(train, found);
         }
         self.check_neighborhoods(found);
+        self.check_graphs(found);
         let own_model = self.infer.as_ref().filter(|infer| infer.model.is_none());
         let own_layer = own_model.and_then(|infer| infer.layer);
         if let (Some(layer), Some((_, flatten))) = (own_layer, self.own_training())
@@ -159,16 +160,54 @@ impl JobSpec {
         tables.next().is_none().then_some((name, nodes))
     }
 
+    /// Returns which columns the table of the targets has; none if the ends of pairs are the targets,
+    /// whatever the columns of nodes.
+    fn target_columns(&self) -> Option<TargetColumns> {
+        if self.input.pairs.is_some() {
+            return None;
+        }
+        if let Some(graphs) = &self.input.graphs {
+            return Some(TargetColumns {
+                table: "input.graphs".to_owned(),
+                has_label: graphs.label.is_some(),
+                has_split: graphs.split.is_some(),
+            });
+        }
+        let (name, nodes) = self.target_table()?;
+        Some(TargetColumns {
+            table: match name {
+                "" => "input.nodes".to_owned(),
+                _ => format!("input.nodes.{name}"),
+            },
+            has_label: nodes.label.is_some(),
+            has_split: nodes.split.is_some(),
+        })
+    }
+
+    /// Checks the keys of stages that only jobs with graphs have, or only those without.
+    fn check_graphs(&self, found: &mut Found) {
+        let has_graphs = self.input.graphs.is_some();
+        let readout = self.train.as_ref().and_then(|train| train.readout);
+        if readout.is_some() && !has_graphs {
+            let problem = "needs [input.graphs], the graphs that are the targets";
+            found.push(key("train.readout", problem));
+        }
+        let layer = self.infer.as_ref().and_then(|infer| infer.layer);
+        if layer.is_some() && has_graphs {
+            let problem = "is for models of nodes; the embedding of a graph is its readout; leave \
+                           it out";
+            found.push(key("infer.layer", problem));
+        }
+    }
+
     /// Checks that the tables have the columns that a sample reads.
     fn check_sample(&self, flatten: &FlattenSpec, found: &mut Found) {
         let by_split = matches!(flatten.targets, Targets::Labelled | Targets::Train);
-        // The ends of pairs are targets whatever the columns of nodes.
-        let target = self.target_table().filter(|_| self.input.pairs.is_none());
-        if let Some((name, nodes)) = target
+        if let Some(target) = self.target_columns()
             && by_split
-            && nodes.split.is_none()
+            && !target.has_split
         {
-            let split = nodes_key(name, "split");
+            let split = format!("{}.split", target.table);
             let problem = format!(
                 "\"labelled\" and \"train\" need `{split}`; \"all\" and a list of targets do not"
             );
@@ -186,8 +225,8 @@ impl JobSpec {
 
     /// Checks that the job file has the columns that training needs.
     fn check_trainable(&self, train: &TrainSpec, found: &mut Found) {
-        if let Some((name, nodes)) = self.target_table().filter(|_| self.input.pairs.is_none()) {
-            check_labels(name, nodes, found);
+        if let Some(target) = self.target_columns() {
+            check_labels(&target, found);
         }
         for (name, nodes) in &self.input.nodes {
             check_features(name, nodes, found);
@@ -281,16 +320,24 @@ fn check_layers(train: &TrainSpec, hops: usize, found: &mut Found) {
     }
 }
 
-/// Checks that the target type has labels and splits.
-fn check_labels(name: &str, nodes: &NodesSpec, found: &mut Found) {
-    if nodes.label.is_none() {
+/// The columns of the table of the targets.
+struct TargetColumns {
+    /// Dotted name of the table.
+    table: String,
+    has_label: bool,
+    has_split: bool,
+}
+
+/// Checks that targets have labels and splits.
+fn check_labels(target: &TargetColumns, found: &mut Found) {
+    if !target.has_label {
         let problem = "is missing; [train] needs the column of the labels";
-        found.push(key(&nodes_key(name, "label"), problem));
+        found.push(key(&format!("{}.label", target.table), problem));
     }
-    if nodes.split.is_none() {
+    if !target.has_split {
         let problem = "is missing; [train] needs the column of the splits, or shares such as \
                        { train = 0.8, val = 0.1, test = 0.1 }";
-        found.push(key(&nodes_key(name, "split"), problem));
+        found.push(key(&format!("{}.split", target.table), problem));
     }
 }
 
@@ -309,7 +356,7 @@ fn check_features(name: &str, nodes: &NodesSpec, found: &mut Found) {
 }
 
 /// Returns the key of a column of a node table.
-pub(crate) fn nodes_key(name: &str, column: &str) -> String {
+fn nodes_key(name: &str, column: &str) -> String {
     match name {
         "" => format!("input.nodes.{column}"),
         _ => format!("input.nodes.{name}.{column}"),

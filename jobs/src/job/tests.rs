@@ -322,6 +322,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
         include_str!("../../../docs/job.md"),
         include_str!("../../../docs/job/input.md"),
         include_str!("../../../docs/job/pairs.md"),
+        include_str!("../../../docs/job/graphs.md"),
         include_str!("../../../docs/job/storage.md"),
         include_str!("../../../docs/job/flatten.md"),
         include_str!("../../../docs/job/train.md"),
@@ -341,6 +342,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
         "[input.nodes]",
         "[input.edges]",
         "[input.pairs]",
+        "[input.graphs]",
         "[flatten]",
         "[train]",
         "[infer]",
@@ -373,7 +375,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
                 "{table} {key} is not documented"
             );
             // The example trains on labels of nodes.
-            if table == "[input.pairs]" || table == "[score]" {
+            if ["[input.pairs]", "[input.graphs]", "[score]"].contains(&table) {
                 continue;
             }
             let names = table.trim_matches(['[', ']']).split('.');
@@ -388,8 +390,10 @@ fn the_documented_example_parses_and_every_key_is_documented() {
     }
 }
 
-/// Keys that exclude other keys of the example, keys of typed graphs, and keys of pairs.
-const ALTERNATIVES: [&str; 20] = [
+/// Keys that exclude other keys of the example, keys of typed graphs, of graphs and of pairs.
+const ALTERNATIVES: [&str; 22] = [
+    "graph",
+    "readout",
     "pairs_per_part",
     "negatives_per_part",
     "decoder",
@@ -569,8 +573,8 @@ fn a_mistake_that_follows_from_another_is_not_told() {
     check(
         &format!("{HEAD}{input}{STAGE}{train}").replace("split =", "splits ="),
         "j.toml:7: unknown key `input.nodes.splits`; did you mean `split`? allowed: path, id, \
-         features, columns, sparse, label, label_kind, num_classes, split, split_values, transform, \
-         embedding, where\n\
+         features, columns, sparse, label, label_kind, num_classes, split, split_values, graph, \
+         transform, embedding, where\n\
          j.toml:20: `train.output` is the number 5; allowed is a path, in quotes",
     );
 }

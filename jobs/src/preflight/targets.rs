@@ -8,7 +8,7 @@ use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
 use schemas::{IdListPlan, Ids, LabelMeta, SchemaError, Split, Unit};
 
 use crate::error::JobError;
-use crate::job::{Job, nodes_key};
+use crate::job::Job;
 
 /// Checks that the splits that training needs are not empty, and that their targets have labels.
 pub(super) fn splits_and_labels(job: &Job, train: &TrainSpec) -> Result<(), JobError> {
@@ -46,7 +46,7 @@ pub(super) fn splits_and_labels(job: &Job, train: &TrainSpec) -> Result<(), JobE
         None => "the shares put".to_owned(),
     };
     Err(JobError::Input {
-        key: nodes_key(&job.graph.types[job.target_type].name, "split"),
+        key: format!("{}.split", job.nodes.table_key()),
         problem: format!("{source} no target into `{split}`, but {reason}"),
     })
 }
@@ -76,7 +76,8 @@ fn count_splits(job: &Job, unit: &Unit, listed: Option<&Listed>) -> Result<[usiz
                 column: job.nodes.spec().label.clone().unwrap_or_default(),
                 row: place,
                 problem: format!(
-                    "holds no label, but the node is a target in split `{}`",
+                    "holds no label, but the {} is a target in split `{}`",
+                    job.graph.in_graph.map_or("node", |_| "graph"),
                     split.as_str()
                 ),
             };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{EdgesSpec, NodesSpec, PairsSpec, TablePath};
+use super::{EdgesSpec, GraphsSpec, NodesSpec, PairsSpec, TablePath};
 use crate::error::SchemaError;
 use crate::input::closest;
 
@@ -26,6 +26,9 @@ pub struct InputSpec {
     /// The supervision of links; its presence makes the task one of links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairs: Option<PairsSpec>,
+    /// The graphs that are targets, where nodes are of many graphs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graphs: Option<GraphsSpec>,
 }
 
 impl InputSpec {
@@ -35,6 +38,7 @@ impl InputSpec {
             nodes: BTreeMap::from([(String::new(), nodes)]),
             edges: BTreeMap::from([(String::new(), edges)]),
             pairs: None,
+            graphs: None,
         }
     }
 
@@ -55,7 +59,9 @@ impl InputSpec {
         let pairs = self.pairs.iter().filter_map(|pairs| pairs.path.as_ref());
         let pairs = pairs.map(|path| ("input.pairs.path".to_owned(), path));
         let edges = edges.map(move |(name, spec)| (key("edges", name), &spec.path));
-        nodes.chain(edges).chain(pairs)
+        let graphs = self.graphs.iter();
+        let graphs = graphs.map(|graphs| ("input.graphs.path".to_owned(), &graphs.path));
+        nodes.chain(edges).chain(pairs).chain(graphs)
     }
 
     /// Sets the seed of splits that are drawn by shares, unless the job file sets one.
@@ -65,6 +71,9 @@ impl InputSpec {
             .for_each(|nodes| nodes.set_split_seed(seed));
         if let Some(pairs) = &mut self.pairs {
             pairs.set_split_seed(seed);
+        }
+        if let Some(graphs) = &mut self.graphs {
+            graphs.set_split_seed(seed);
         }
     }
 
@@ -96,6 +105,7 @@ impl InputSpec {
             if let Some(pairs) = &self.pairs {
                 pairs.check(self, &mut found);
             }
+            self.check_graphs(&mut found);
         }
         found
     }

@@ -251,6 +251,11 @@ impl EdgesPlan {
         self.table.name().table()
     }
 
+    /// Tells whether the edges lead from nodes to their graphs.
+    pub fn is_of_graphs(&self) -> bool {
+        self.table.name().is_of_graphs()
+    }
+
     /// Finds a row counted over all files: its file, and its place there.
     ///
     /// # Panics

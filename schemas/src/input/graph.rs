@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Categories, EdgesPlan, KnownInput, NodesPlan, OpenFiles, PairsPlan, Table, TableName};
 use crate::columns::{ColumnMeta, GraphMeta, LabelMeta, RelationMeta, TypeMeta};
-use crate::config::InputSpec;
+use crate::config::{GRAPH, IN_GRAPH, InputSpec, NamedTables};
 use crate::error::{Result, SchemaError};
 use crate::input::{closest, pairs};
 use crate::threads::spawn_scoped;
@@ -21,6 +21,8 @@ pub struct GraphPlan {
     pub relations: Vec<RelationPlan>,
     /// The supervision pairs, where the task is one of links.
     pub pairs: Option<Arc<PairsPlan>>,
+    /// Where graphs are the targets: position of the relation that leads from nodes to their graphs.
+    pub in_graph: Option<usize>,
 }
 
 /// A node type and its table.
@@ -86,15 +88,20 @@ impl InputSpec {
         let is_graph = found.is_empty();
         let mut files = OpenFiles::default();
         let mut types = Vec::new();
-        for (name, spec) in self.nodes {
-            let table = TableName::nodes(&name);
+        let named = self.named_tables().filter(|_| is_graph);
+        let (node_specs, edge_specs) = match &named {
+            Some(named) => (named.nodes.clone(), named.edges.clone()),
+            None => (self.nodes, self.edges),
+        };
+        for (name, spec) in node_specs {
+            let table = table_of_nodes(&name, named.as_ref());
             let nodes = spec.plan_as(table, base, &mut files, known.get(&name));
             let nodes = nodes.map_err(|errors| found.extend(errors)).ok();
             types.push((name, nodes));
         }
         let mut tables = Vec::new();
-        for (name, spec) in self.edges {
-            let table = TableName::edges(&name);
+        for (name, spec) in edge_specs {
+            let table = table_of_edges(&name, named.as_ref());
             match spec.plan_as(table, base, &mut files) {
                 Ok(edges) => tables.push((name, edges)),
                 Err(errors) => found.extend(errors),
@@ -132,10 +139,31 @@ impl InputSpec {
             types,
             relations,
             pairs: None,
+            in_graph: None,
         };
+        graph.in_graph = graph.relation_idx(IN_GRAPH).filter(|_| named.is_some());
         let pairs = pairs.map(|spec| PairsPlan::plan(spec, ends, &graph));
         graph.pairs = pairs.transpose()?.map(Arc::new);
         Ok(graph)
+    }
+}
+
+/// Names the table of a node type, which may be that of graphs.
+fn table_of_nodes(name: &str, named: Option<&NamedTables>) -> TableName {
+    match named {
+        Some(_) if name == GRAPH => TableName::graphs(),
+        Some(named) if name == named.of_nodes => TableName::nodes(&named.written),
+        _ => TableName::nodes(name),
+    }
+}
+
+/// Names the table of a relation, which may be that of the nodes of graphs.
+fn table_of_edges(name: &str, named: Option<&NamedTables>) -> TableName {
+    match named {
+        Some(named) if name == IN_GRAPH => TableName::members(&named.written),
+        // Without names of its own, the graph has one other relation.
+        Some(named) if named.written.is_empty() => TableName::edges(""),
+        _ => TableName::edges(name),
     }
 }
 
@@ -250,6 +278,7 @@ impl GraphPlan {
                 reversed: false,
             }],
             pairs: None,
+            in_graph: None,
         })
     }
 
@@ -261,6 +290,11 @@ impl GraphPlan {
     /// Returns the position of a type; none if there is no such type.
     pub fn type_idx(&self, name: &str) -> Option<usize> {
         self.types.iter().position(|of_type| of_type.name == name)
+    }
+
+    /// Returns the position of the type of graphs, where graphs are the targets.
+    pub fn graphs_type(&self) -> Option<usize> {
+        self.in_graph.map(|relation| self.relations[relation].to)
     }
 
     /// Returns the position of a relation; none if there is no such relation.
@@ -286,7 +320,7 @@ impl GraphPlan {
         self
     }
 
-    /// Returns the target type: the one of the src ends of pairs, or the one that
+    /// Returns the target type: graphs, or the one of the src ends of pairs, or the one that
     /// `flatten.target_type` names, else the one with labels.
     ///
     /// # Errors
@@ -308,6 +342,12 @@ impl GraphPlan {
                         .to_owned(),
                 ))
             }
+            Some(name) if self.graphs_type().is_some_and(|of| self.types[of].name != name) => {
+                let problem = "is for models of nodes; with [input.graphs] graphs are the targets; \
+                               leave it out";
+                Err(wrong(problem.to_owned()))
+            }
+            _ if self.in_graph.is_some() => Ok(self.graphs_type().unwrap_or_default()),
             _ if self.pairs.is_some() => Ok(self.pairs.as_ref().map_or(0, |of| of.from())),
             Some(_) if !self.is_typed() => Err(wrong(
                 "is for node types, as in [input.nodes.TYPE]; leave it out".to_owned(),

@@ -28,10 +28,13 @@ const BATCH_ROWS_MAX: usize = 1 << 16;
 /// Kind of the table of pairs that are scored.
 const SCORED: &str = "scored pairs";
 
+/// Kind of the table of nodes where it is read as edges to their graphs.
+const MEMBERS: &str = "nodes of graphs";
+
 /// Name of a table in the job file.
 #[derive(Clone, Debug)]
 pub(crate) struct TableName {
-    /// `nodes`, `edges`, `pairs`, `targets` or [`SCORED`].
+    /// `nodes`, `edges`, `pairs`, `graphs`, `targets`, [`SCORED`] or [`MEMBERS`].
     kind: &'static str,
     /// The type or the relation; empty if it has no name.
     of: String,
@@ -110,6 +113,22 @@ impl TableName {
         Self { kind, of }
     }
 
+    /// Names the table of graphs.
+    pub(super) fn graphs() -> Self {
+        let (kind, of) = ("graphs", String::new());
+        Self { kind, of }
+    }
+
+    /// Names the node table of a type where it is read as edges to the graphs of nodes.
+    pub(super) fn members(of: &str) -> Self {
+        let (kind, of) = (MEMBERS, of.to_owned());
+        Self { kind, of }
+    }
+
+    pub(super) fn is_of_graphs(&self) -> bool {
+        self.kind == MEMBERS
+    }
+
     pub(super) fn is_of_pairs(&self) -> bool {
         ["pairs", SCORED].contains(&self.kind)
     }
@@ -121,15 +140,24 @@ impl TableName {
 
     /// The dotted name of the table in the job file.
     pub(super) fn table(&self) -> String {
-        match (self.kind, self.of.is_empty()) {
+        let kind = match self.kind {
+            MEMBERS => "nodes",
+            kind => kind,
+        };
+        match (kind, self.of.is_empty()) {
             (SCORED, _) => "score.pairs".to_owned(),
-            (_, true) => format!("input.{}", self.kind),
-            (_, false) => format!("input.{}.{}", self.kind, self.of),
+            (_, true) => format!("input.{kind}"),
+            (_, false) => format!("input.{kind}.{}", self.of),
         }
     }
 
     /// The dotted name of one of the table's keys.
     pub(super) fn key(&self, key: &str) -> String {
+        let key = match (self.kind, key) {
+            (MEMBERS, "src") => "id",
+            (MEMBERS, "dst") => "graph",
+            (_, key) => key,
+        };
         format!("{}.{key}", self.table())
     }
 

@@ -100,6 +100,7 @@ fn nodes_spec() -> NodesSpec {
         split_values: None,
         transform: None,
         embedding: None,
+        graph: None,
         rows_where: RowsWhere::new(),
     }
 }

@@ -192,6 +192,7 @@ impl TypedGraph {
         });
         InputSpec {
             pairs: None,
+            graphs: None,
             nodes: nodes.collect(),
             edges: edges.collect(),
         }
