@@ -1,7 +1,7 @@
 //! Files of a store partition: Arrow IPC, a record batch for every [`NODES_PER_BATCH`] nodes.
 
 use crate::error::{StoreCause, StoreError};
-use crate::map::map_file;
+use crate::map::{map_file, map_paged};
 use crate::memory::Budget;
 use arrow::array::{Array, ArrayRef, AsArray, LargeListArray, RecordBatch};
 use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
@@ -161,7 +161,7 @@ impl SpilledBatches {
             let mut map = || -> Result<Vec<RecordBatch>, StoreCause> {
                 spill.finish()?;
                 spill.get_mut().flush()?;
-                decode_batches(&map_file(spill.get_ref().get_ref())?)
+                decode_batches(&map_paged(spill.get_ref().get_ref())?)
             };
             let spilled = map().map_err(|source| failed("read", &self.dir, source))?;
             self.memory.extend(spilled);

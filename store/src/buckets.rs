@@ -2,7 +2,7 @@
 
 use crate::StoreError;
 use crate::edge_hash::EdgeHasher;
-use crate::map::map_file;
+use crate::map::{map_paged, will_need};
 use crate::memory::Budget;
 use crate::sample::{InEdge, mix};
 use arrow::buffer::Buffer;
@@ -19,6 +19,9 @@ const SPILL_ALIGNMENT: usize = size_of::<u64>();
 
 /// Number of buckets of re-indexed nodes.
 const HUB_BUCKETS: usize = 64;
+
+/// Most bytes of a spilled chunk that are read before they are needed.
+const AHEAD_MAX: usize = 1 << 16;
 
 /// Assigns a worker's edges of one relation to buckets by `dst`: first the buckets of its own nodes,
 /// each a range of consecutive places among its nodes of the type of `dst`, then the buckets of re-indexed nodes of any owner.
@@ -118,6 +121,10 @@ pub(crate) struct SealedBuckets {
     shape: EdgeShape,
     /// Sorted by input row; a spilled chunk holds the mapped file from its start on.
     chunks: Vec<Chunk<Buffer>>,
+    /// Memory for pages of spilled chunks that are read before they are needed.
+    ahead_bytes: usize,
+    /// Number of consecutive buckets whose pages are read at once.
+    buckets_ahead: usize,
 }
 
 /// The edges of one bucket, grouped by `dst` and sorted by input row within a node.
@@ -307,7 +314,7 @@ impl EdgeBuckets {
     pub(crate) fn seal(mut self) -> Result<SealedBuckets, StoreError> {
         let spill = match self.spill.take() {
             None => Buffer::from(&[] as &[u8]),
-            Some(file) => map_file(&file).map_err(|e| self.failed("read", e))?,
+            Some(file) => map_paged(&file).map_err(|e| self.failed("read", e))?,
         };
         let seal = |chunk: Chunk<usize>| Chunk {
             first_row: chunk.first_row,
@@ -322,13 +329,45 @@ impl EdgeBuckets {
             layout: self.layout,
             shape: self.shape,
             chunks: self.chunks.into_iter().map(seal).collect(),
+            ahead_bytes: self.budget.bytes_max() / 4,
+            buckets_ahead: 1,
         };
-        sealed.sort();
+        sealed.prepare();
         Ok(sealed)
     }
 }
 
+impl EdgeShape {
+    /// Bytes of an edge in a spill file.
+    fn bytes(&self) -> usize {
+        let hash = if self.hasher.is_none() { 8 } else { 0 };
+        let weight = if self.is_weighted { 4 } else { 0 };
+        hash + size_of::<Edge>() + weight + 4 * self.dim
+    }
+}
+
+impl EdgeSlices<'_> {
+    /// Starts to read the pages of spilled edges.
+    fn will_need(&self) {
+        will_need(bytemuck::cast_slice(self.edges));
+        will_need(bytemuck::cast_slice(self.hash));
+        will_need(bytemuck::cast_slice(self.weight));
+        will_need(bytemuck::cast_slice(self.feature));
+    }
+}
+
 impl<S> Chunk<S> {
+    fn is_spilled(&self) -> bool {
+        matches!(self.edges, ChunkEdges::Spilled(_))
+    }
+
+    /// The positions of the edges of some consecutive buckets.
+    fn range(&self, buckets: Range<usize>) -> Range<usize> {
+        let before = buckets.start.checked_sub(1);
+        let start = before.map_or(0, |bucket| self.ends[bucket]);
+        start as usize..self.ends[buckets.end - 1] as usize
+    }
+
     fn num_edges(&self) -> u32 {
         *self.ends.last().expect("there is at least one bucket")
     }
@@ -342,19 +381,42 @@ impl SealedBuckets {
     /// Adds edges that were received later.
     pub(crate) fn merge(&mut self, others: Self) {
         self.chunks.extend(others.chunks);
-        self.sort();
+        self.prepare();
     }
 
-    fn sort(&mut self) {
+    /// Sorts the chunks and finds how many buckets of spilled chunks are read at once.
+    fn prepare(&mut self) {
         self.chunks
             .sort_unstable_by_key(|chunk| (chunk.first_row, !chunk.forwarded));
+        let spilled = self.chunks.iter().filter(|chunk| chunk.is_spilled());
+        let sizes = spilled.map(|chunk| chunk.num_edges() as usize * self.shape.bytes());
+        let (count, bytes) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
+        let of_bucket = bytes / self.layout.num_buckets();
+        let bytes_max = self.ahead_bytes.min(count * AHEAD_MAX);
+        self.buckets_ahead = (bytes_max / of_bucket.max(1)).max(1);
+    }
+
+    /// Starts to read the pages of spilled chunks with this bucket and those that follow.
+    fn read_ahead(&self, bucket: usize) {
+        let num_own = self.layout.num_own();
+        if !bucket.is_multiple_of(self.buckets_ahead) && bucket != num_own {
+            return;
+        }
+        let last = (bucket + self.buckets_ahead).min(self.layout.num_buckets()) - 1;
+        for chunk in self.chunks.iter().filter(|chunk| chunk.is_spilled()) {
+            self.slices(chunk, chunk.range(bucket..last + 1)).will_need();
+        }
     }
 
     /// Returns, batch by batch, the batch's first row and its edges to own nodes.
     pub(crate) fn own_edges(&self) -> impl Iterator<Item = (u64, EdgeSlices<'_>)> {
         self.chunks.iter().map(|chunk| {
             let end = chunk.ends[self.layout.num_own() - 1] as usize;
-            (chunk.first_row, self.slices(chunk, 0..end))
+            let edges = self.slices(chunk, 0..end);
+            if chunk.is_spilled() {
+                edges.will_need();
+            }
+            (chunk.first_row, edges)
         })
     }
 
@@ -389,6 +451,7 @@ impl SealedBuckets {
         out: &mut Bucket,
     ) {
         let num_nodes = nodes.len();
+        self.read_ahead(bucket);
         out.offset.clear();
         out.offset.resize(num_nodes + 1, 0);
         // Finding the runs is slow: the ends of each chunk are elsewhere.
@@ -445,8 +508,7 @@ impl SealedBuckets {
     /// Returns a bucket's edges in each chunk, in the order of input rows.
     fn runs(&self, bucket: usize) -> impl Iterator<Item = EdgeSlices<'_>> {
         self.chunks.iter().filter_map(move |chunk| {
-            let start = bucket.checked_sub(1).map_or(0, |before| chunk.ends[before]);
-            let range = start as usize..chunk.ends[bucket] as usize;
+            let range = chunk.range(bucket..bucket + 1);
             (!range.is_empty()).then(|| self.slices(chunk, range))
         })
     }

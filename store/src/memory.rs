@@ -59,6 +59,11 @@ impl Budget {
         }
     }
 
+    /// The bytes that rows may take.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
     /// Uses bytes, unless they would be beyond the budget; tells whether they are used.
     pub(crate) fn fits(&self, bytes: usize) -> bool {
         let used = self.used.get().saturating_add(bytes);

@@ -2,6 +2,7 @@
 
 use crate::arrow_file::{self, NODES_PER_BATCH, SpilledBatches};
 use crate::error::StoreCause;
+use crate::map::will_need_rows;
 use crate::memory::{Budget, turn_bytes};
 use crate::node_columns::{NodeColumns, feature_columns, label_columns, split_column};
 use crate::units::OwnUnits;
@@ -25,10 +26,15 @@ const PARCEL_VALUES: usize = 1 << 20;
 /// Greatest number of rows that are read, split by owner and sent together.
 const PARCEL_ROWS_MAX: usize = 1 << 16;
 
+/// Most bytes of a chunk that are read before they are needed.
+const AHEAD_MAX: usize = 1 << 16;
+
 /// Node rows of one type and one worker's partition, in order of arrival.
 pub(crate) struct OwnedNodes {
     num_nodes: usize,
     chunks: Vec<Chunk>,
+    /// Bytes of each chunk that are read before they are needed.
+    ahead: usize,
 }
 
 /// Rows that arrived together, ascending by place.
@@ -36,8 +42,12 @@ struct Chunk {
     locals: ScalarBuffer<u32>,
     ids: ArrayRef,
     columns: NodeColumns,
+    batch: RecordBatch,
+    row_bytes: usize,
     /// First row that is not written yet.
     next: usize,
+    /// First row that no call has announced as needed soon.
+    needed: usize,
 }
 
 /// Columns of some nodes.
@@ -101,10 +111,12 @@ pub(crate) fn place_nodes(
         .zip(received.take())
         .map(|((type_idx, _), spilled)| {
             let batches = spilled.into_batches()?;
-            let chunks = batches.iter().map(Chunk::of).collect();
+            let ahead = turn_bytes(plan.memory_budget) / 4 / plan.workers / batches.len().max(1);
+            let chunks = batches.into_iter().map(Chunk::of).collect();
             Ok(OwnedNodes {
                 num_nodes: places.placement.of_type(*type_idx).num_local(peer.index()),
                 chunks: Option::<Vec<_>>::ok_or_else(chunks, damaged)?,
+                ahead: ahead.min(AHEAD_MAX),
             })
         });
     let own: Result<Vec<_>, StoreError> = own.collect();
@@ -253,14 +265,35 @@ impl NodeBatch {
 }
 
 impl Chunk {
-    fn of(batch: &RecordBatch) -> Option<Self> {
+    fn of(batch: RecordBatch) -> Option<Self> {
         let locals = batch.column_by_name("local")?;
+        let bytes = batch.columns().iter().map(|column| {
+            let size = column.to_data().get_slice_memory_size();
+            size.unwrap_or_default()
+        });
+        let row_bytes = bytes.sum::<usize>() / batch.num_rows().max(1);
         Some(Self {
+            row_bytes: row_bytes.max(1),
             locals: locals.as_primitive_opt::<UInt32Type>()?.values().clone(),
             ids: ArrayRef::clone(batch.column_by_name("id")?),
-            columns: NodeColumns::of(batch)?,
+            columns: NodeColumns::of(&batch)?,
+            batch,
             next: 0,
+            needed: 0,
         })
+    }
+
+    /// Starts to read the rows that are written next, about `bytes` of them at a time.
+    fn read_ahead(&mut self, bytes: usize) {
+        let num_rows = self.locals.len();
+        let step = (bytes / self.row_bytes).max(1);
+        while self.needed < num_rows && self.needed < self.next + step {
+            let rows = self.needed..(self.needed + step).min(num_rows);
+            for column in self.batch.columns() {
+                will_need_rows(column, rows.clone());
+            }
+            self.needed = rows.end;
+        }
     }
 }
 
@@ -287,6 +320,9 @@ impl OwnedNodes {
     fn columns(&mut self, range: Range<usize>, meta: &TypeMeta) -> Result<RecordBatch, StoreError> {
         let mut places = vec![None; range.len()];
         let mut ids = Ids::new(meta.id_type);
+        for chunk in &mut self.chunks {
+            chunk.read_ahead(self.ahead);
+        }
         for (c, chunk) in self.chunks.iter_mut().enumerate() {
             let first = chunk.next;
             let is_mine = |local: &&u32| (**local as usize) < range.end;
