@@ -172,6 +172,7 @@ fn store_plan(
         hub_threshold: settings.number("hub-threshold", "10000")? as u64,
         workers: settings.number("workers", "2")?,
         memory_budget: settings.number("memory-mib", "2048")? << 20,
+        page_cache: None,
         dir: work.join("store"),
         fresh: true,
     })

@@ -56,6 +56,7 @@
 //!     hub_threshold: HUB_THRESHOLD,
 //!     workers: 2,
 //!     memory_budget: 64 << 20,
+//!     page_cache: None,
 //!     dir: dir.path().join("store"),
 //!     fresh: false,
 //! };

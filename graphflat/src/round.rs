@@ -5,7 +5,7 @@ use schemas::{
     Split,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use store::{Partition, Store};
+use store::{Partition, ReadAhead, Store};
 
 /// Nodes whose columns are appended together, few enough that their places stay in the cache.
 const PLACES_AT_ONCE: usize = 1 << 10;
@@ -44,7 +44,8 @@ pub(crate) struct ColumnAsk {
 
 /// Columns of some nodes of one type.
 ///
-/// Within a process, the columns stay in the maps of the store. They are copied when the message is
+/// Within a process, the columns stay in the maps of the store, unless the page cache cannot hold
+/// these: then they are copied in the order of the files. They are also copied when the message is
 /// serialized for another process.
 #[derive(Clone, Debug)]
 pub(crate) struct ColumnAnswer {
@@ -141,8 +142,13 @@ pub(crate) fn answer_lists(ask: InEdgeAsk, store: &Store, stats: &mut RoundStats
         relation: ask.relation,
         ..InEdgeAnswer::default()
     };
-    for &node in &ask.nodes {
-        let local = store.placement().local(node);
+    let locals = ask.nodes.iter().map(|&node| store.placement().local(node));
+    let locals: Vec<LocalIdx> = locals.collect();
+    let mut ahead = ReadAhead::new(store, &locals);
+    for local in locals {
+        if let Some(next) = ahead.before(local) {
+            partition.will_need_in_edges(ask.relation, ask.sample, next);
+        }
         let in_edges = partition.in_edges(ask.relation, ask.sample, local, ask.limit);
         lists
             .lengths
@@ -177,7 +183,7 @@ pub(crate) fn answer_columns(
         local
     };
     let locals = ask.nodes.iter().map(local).collect();
-    ColumnAnswer {
+    let answer = ColumnAnswer {
         to: ask.from,
         type_idx: ask.type_idx,
         nodes: ask.nodes,
@@ -185,6 +191,13 @@ pub(crate) fn answer_columns(
             store: store.clone(),
             owner: ask.to,
             locals,
+        },
+    };
+    match store.is_cached_with(0) {
+        true => answer,
+        false => ColumnAnswer {
+            columns: AnswerColumns::Sent(answer.sent()),
+            ..answer
         },
     }
 }
@@ -309,6 +322,23 @@ impl<'a> ColumnsAt<'a> {
     }
 }
 
+impl SentColumns {
+    fn size_bytes(&self) -> usize {
+        let words = |of: &SentDegrees| {
+            let counts = of.in_degree.len() + of.self_loops.as_ref().map_or(0, Vec::len);
+            let weights = [&of.in_weight, &of.self_weight];
+            let weights = weights.into_iter().flatten().map(Vec::len).sum::<usize>();
+            counts + weights
+        };
+        let degrees = 4 * self.degrees.iter().map(words).sum::<usize>();
+        self.ids.size_bytes()
+            + self.features.size_bytes()
+            + degrees
+            + self.labels.size_bytes()
+            + self.split.len()
+    }
+}
+
 impl ColumnAnswer {
     fn at(&self, row: usize) -> ColumnsAt<'_> {
         match &self.columns {
@@ -329,6 +359,14 @@ impl ColumnAnswer {
                 Features::Dense { dim, values } => &values[i * dim..(i + 1) * dim],
                 Features::None | Features::Sparse { .. } => &[],
             },
+        }
+    }
+
+    /// Returns the bytes of copied columns.
+    pub(crate) fn copied_bytes(&self) -> usize {
+        match &self.columns {
+            AnswerColumns::Mapped { .. } => 0,
+            AnswerColumns::Sent(columns) => columns.size_bytes(),
         }
     }
 
@@ -353,9 +391,14 @@ impl ColumnAnswer {
         );
         if let FeatureMeta::Dense { .. } = graph.types[self.type_idx].features {
             let partition = store.partition(owner);
-            let locals = locals.iter();
+            let mut ahead = ReadAhead::new(store, locals);
             let features = &mut shard.nodes[self.type_idx].features;
-            locals.for_each(|&local| partition.features_into(local, features));
+            for &local in locals {
+                if let Some(next) = ahead.before(local) {
+                    partition.will_need_features(next);
+                }
+                partition.features_into(local, features);
+            }
         }
         let nodes = shard.nodes.swap_remove(self.type_idx);
         let into_type = shard.edges.into_iter().filter(|of| of.to == self.type_idx);
@@ -438,6 +481,7 @@ mod tests {
             hub_threshold: 100,
             workers: 2,
             memory_budget: 1 << 20,
+            page_cache: None,
             dir: dir.join("store"),
             fresh: true,
         };

@@ -177,7 +177,7 @@ fn expected_bytes(context: &WaveContext) -> usize {
         nodes: num_nodes,
         edges: sum(edges),
         feature_bytes: sum(feature_bytes) / num_nodes.max(1),
-        is_dense: !graph.types.iter().any(is_sparse),
+        is_dense: !graph.types.iter().any(is_sparse) && store.is_cached_with(0),
         edge_dim: edge_dims.max().unwrap_or(0),
     };
     part.bytes()

@@ -211,6 +211,7 @@ fn store_of(graph: GraphPlan, work: &Path, workers: usize, keep: usize) -> Resul
         hub_threshold: 10_000,
         workers,
         memory_budget: 2 << 30,
+        page_cache: None,
         dir: work.join("store"),
         fresh: false,
     };

@@ -1,5 +1,6 @@
 //! The default memory budget and its limits, and how long the allocator keeps free memory.
 
+use crate::error::JobError;
 use bytesize::ByteSize;
 use libmimalloc_sys::{mi_option_set, mi_option_t};
 use sysinfo::System;
@@ -20,6 +21,22 @@ pub(crate) fn default_budget() -> ByteSize {
         0 => UNKNOWN,
         total => ByteSize(total / 2).max(BUDGET_MIN),
     }
+}
+
+/// Environment variable with the bytes of files that the page cache can hold, for tests.
+const PAGE_CACHE: &str = "GRAPHFLAT_PAGE_CACHE";
+
+/// Returns the bytes of files that the page cache can hold, if the variable gives them.
+pub(crate) fn page_cache() -> Result<Option<u64>, JobError> {
+    let Some(given) = std::env::var_os(PAGE_CACHE) else {
+        return Ok(None);
+    };
+    let size = given.to_string_lossy().parse::<ByteSize>();
+    let size = size.map_err(|problem| JobError::Key {
+        key: PAGE_CACHE.to_owned(),
+        problem: format!("{problem}; it is a size such as \"512MiB\""),
+    })?;
+    Ok(Some(size.as_u64()))
 }
 
 /// Memory of the channels between two workers, and of the buffers that a worker keeps for another.

@@ -13,6 +13,7 @@ use store::{HUB_THRESHOLD, Store, StorePlan};
 use crate::cli::Stage;
 use crate::error::JobError;
 use crate::job::{Job, STORE};
+use crate::memory::page_cache;
 
 /// Requirements of a stage on its store.
 #[derive(Clone, Debug, PartialEq)]
@@ -266,6 +267,7 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
         hub_threshold,
         workers: job.workers,
         memory_budget: usize::try_from(job.memory_budget.as_u64()).unwrap_or(usize::MAX),
+        page_cache: page_cache()?,
         dir: job.work_dir.join(name),
         fresh: job.is_fresh(stage),
     })

@@ -170,6 +170,7 @@ fn store_plan(settings: &Settings, data: &Path, dir: &Path) -> Result<StorePlan>
         hub_threshold: HUB_THRESHOLD,
         workers: settings.number("workers", "2")?,
         memory_budget: settings.number("memory-mib", "8192")? << 20,
+        page_cache: None,
         dir: dir.to_owned(),
         fresh: true,
     })

@@ -404,7 +404,8 @@ impl SealedBuckets {
         }
         let last = (bucket + self.buckets_ahead).min(self.layout.num_buckets()) - 1;
         for chunk in self.chunks.iter().filter(|chunk| chunk.is_spilled()) {
-            self.slices(chunk, chunk.range(bucket..last + 1)).will_need();
+            self.slices(chunk, chunk.range(bucket..last + 1))
+                .will_need();
         }
     }
 

@@ -1,10 +1,12 @@
 //! Degrees and in-edges of nodes in mapped files.
 
 use crate::arrow_file::{bounds, column};
+use crate::map::will_need;
 use arrow::array::{AsArray, RecordBatch};
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{Float32Type, UInt32Type};
 use schemas::NodeIdx;
+use std::ops::Range;
 
 /// Degrees of the nodes of one record batch, in the mapped file.
 pub(crate) struct DegreeColumns {
@@ -67,6 +69,25 @@ impl EdgeLists {
             weight: floats("weight"),
             feature: floats("feature"),
         })
+    }
+
+    /// Starts to read the in-edges of some nodes.
+    pub(crate) fn will_need(&self, nodes: Range<usize>, dim: usize) {
+        let (first, last) = (
+            bounds(&self.offset, nodes.start),
+            bounds(&self.offset, nodes.end - 1),
+        );
+        let edges = first.start..last.end;
+        will_need(bytemuck::cast_slice(&self.offset[nodes]));
+        will_need(bytemuck::cast_slice(&self.src[edges.clone()]));
+        if let Some(weight) = &self.weight {
+            will_need(bytemuck::cast_slice(&weight[edges.clone()]));
+        }
+        if let Some(feature) = &self.feature {
+            will_need(bytemuck::cast_slice(
+                &feature[edges.start * dim..edges.end * dim],
+            ));
+        }
     }
 
     /// Returns the in-edges of node `i`, at most `limit` of them.

@@ -50,6 +50,7 @@
 //!     hub_threshold: HUB_THRESHOLD,
 //!     workers: 2,
 //!     memory_budget: 64 << 20,
+//!     page_cache: None,
 //!     dir: dir.path().join("store"),
 //!     fresh: false,
 //! };
@@ -87,6 +88,7 @@ mod node_columns;
 mod nodes;
 mod number;
 mod open;
+mod page_cache;
 mod pair_set;
 mod pairs;
 mod partition;
@@ -103,12 +105,12 @@ mod walks;
 
 pub use edge_columns::InEdges;
 pub use error::{StoreCause, StoreError};
-pub use map::map_bytes;
+pub use map::{map_bytes, will_need};
 pub use memory::StoreSize;
 pub use meta::{EdgeCounts, Keep, RelationCounts, StoreMeta};
 pub use open::{input_fingerprint, open_or_build, open_or_build_on};
 pub use pairs::Pairs;
-pub use partition::Partition;
+pub use partition::{Partition, ReadAhead};
 pub use placement::{NUM_NODES_MAX, Placement, TypePlacement};
 pub use plan::{HUB_THRESHOLD, StorePlan};
 #[cfg(unix)]

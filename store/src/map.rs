@@ -58,7 +58,7 @@ fn map_as(file: &File, advice: Option<memmap2::Advice>) -> std::io::Result<Bytes
 
 /// Starts to read the pages of some bytes, if they belong to a mapped file and are not in memory.
 #[expect(unsafe_code, reason = "system calls")]
-pub(crate) fn will_need(bytes: &[u8]) {
+pub fn will_need(bytes: &[u8]) {
     if bytes.is_empty() {
         return;
     }

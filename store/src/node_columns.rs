@@ -1,6 +1,7 @@
 //! Columns of the node table as record batches: makes them for a file, and reads them from its map.
 
 use crate::arrow_file::{bounds, column, list};
+use crate::map::will_need;
 use arrow::array::{
     Array, ArrayRef, AsArray, FixedSizeListArray, Float32Array, RecordBatch, UInt8Array,
     UInt32Array,
@@ -8,6 +9,7 @@ use arrow::array::{
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, Float32Type, UInt8Type, UInt32Type};
 use schemas::{Features, Labels, Split};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Makes the columns of features: none, one (`feature`) or two (`feature_index`, `_value`).
@@ -132,6 +134,20 @@ impl NodeColumns {
         match &self.sparse {
             Some((offsets, _, _)) => 8 * bounds(offsets, i).len(),
             None => 4 * self.dense(i).len(),
+        }
+    }
+
+    /// Starts to read the features of some nodes.
+    pub(crate) fn will_need_features(&self, nodes: Range<usize>) {
+        if let Some((dim, feature)) = &self.feature {
+            will_need(bytemuck::cast_slice(
+                &feature[nodes.start * dim..nodes.end * dim],
+            ));
+        }
+        if let Some((offsets, index, value)) = &self.sparse {
+            let entries = bounds(offsets, nodes.start).start..bounds(offsets, nodes.end - 1).end;
+            will_need(bytemuck::cast_slice(&index[entries.clone()]));
+            will_need(bytemuck::cast_slice(&value[entries]));
         }
     }
 

@@ -5,8 +5,9 @@ use crate::edge_columns::{DegreeColumns, EdgeLists, InEdges};
 use crate::error::StoreCause;
 use crate::meta::StoreFiles;
 use crate::node_columns::NodeColumns;
-use crate::{Pairs, Placement, StoreError, StoreMeta};
+use crate::{Pairs, Placement, Store, StoreError, StoreMeta};
 use schemas::{Features, IdType, Ids, Labels, LocalIdx, NodeIdx, Split};
+use std::ops::Range;
 use std::path::Path;
 
 /// One worker's nodes with their in-edges.
@@ -269,6 +270,23 @@ impl Partition {
         lists.in_edges(place % NODES_PER_BATCH, limit, edges.edge_dim)
     }
 
+    /// Starts to read the first sample's in-edges of some nodes that a relation leads to, or another
+    /// sample's.
+    pub fn will_need_in_edges(&self, relation: usize, sample: usize, locals: Range<LocalIdx>) {
+        let edges = &self.relations[relation];
+        for (batch, rows) in batches(edges.first, locals) {
+            edges.in_edges[sample][batch].will_need(rows, edges.edge_dim);
+        }
+    }
+
+    /// Starts to read the features of some nodes of one type.
+    pub fn will_need_features(&self, locals: Range<LocalIdx>) {
+        let of_type = &self.types[self.type_of(locals.start)];
+        for (batch, rows) in batches(of_type.first, locals) {
+            of_type.columns[batch].will_need_features(rows);
+        }
+    }
+
     /// Returns all of a node's in-edges of a relation by source and ordinal, from a store built with
     /// `redraw`.
     pub fn unranked(&self, relation: usize, local: LocalIdx) -> InEdges<'_> {
@@ -284,6 +302,58 @@ impl Partition {
             &of_type.columns[place / NODES_PER_BATCH],
             place % NODES_PER_BATCH,
         )
+    }
+}
+
+/// Lists the record batches of some positions, with the rows of each; `first` is the position of the
+/// first row of the first batch.
+fn batches(first: usize, locals: Range<LocalIdx>) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let (start, end) = (locals.start.index() - first, locals.end.index() - first);
+    let touched = start / NODES_PER_BATCH..end.div_ceil(NODES_PER_BATCH);
+    touched.map(move |batch| {
+        let before = batch * NODES_PER_BATCH;
+        let rows = start.max(before) - before..end.min(before + NODES_PER_BATCH) - before;
+        (batch, rows)
+    })
+}
+
+/// Announces, while positions ascend, those that are read next: about [`AHEAD`] positions at once.
+///
+/// Does nothing where few of the positions are read, or the page cache holds the files.
+#[derive(Debug)]
+pub struct ReadAhead {
+    until: LocalIdx,
+    end: LocalIdx,
+}
+
+/// Positions whose pages are read at once.
+const AHEAD: u32 = 1 << 16;
+
+/// Where at least one of so many positions is read, the pages between are read too.
+const SPARSE: usize = 64;
+
+impl ReadAhead {
+    /// Starts with the first of `locals`, which ascend.
+    pub fn new(store: &Store, locals: &[LocalIdx]) -> Self {
+        let start = locals.first().copied().unwrap_or_default();
+        let last = locals.last().copied().unwrap_or_default();
+        let span = last.index() - start.index();
+        let is_dense = span / SPARSE < locals.len();
+        let reads = is_dense && !locals.is_empty() && !store.is_cached_with(0);
+        Self {
+            until: start,
+            end: if reads { last.after(1) } else { start },
+        }
+    }
+
+    /// Returns the positions to announce before `local` is read; none if they were announced.
+    pub fn before(&mut self, local: LocalIdx) -> Option<Range<LocalIdx>> {
+        if local < self.until || self.until >= self.end {
+            return None;
+        }
+        let start = local;
+        self.until = start.after(AHEAD).min(self.end);
+        Some(start..self.until)
     }
 }
 

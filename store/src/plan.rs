@@ -33,6 +33,9 @@ pub struct StorePlan {
     /// Bytes of memory that building the store may take: node rows, and later edges, beyond half of
     /// it go to files in `dir`.
     pub memory_budget: usize,
+    /// Bytes of files that the page cache can hold; none: as much as is free beside the memory
+    /// budget. Where it cannot hold a file, the file is read in its order.
+    pub page_cache: Option<u64>,
     /// Directory of the store.
     pub dir: PathBuf,
     /// Whether an existing store is built again.

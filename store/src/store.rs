@@ -1,5 +1,6 @@
 //! A store, open for reading.
 
+use crate::page_cache::page_cache_bytes;
 use crate::partition::Partition;
 use crate::{Placement, StoreError, StoreMeta, StorePlan};
 use cluster::Cluster;
@@ -32,6 +33,9 @@ pub struct Store {
     cluster: Cluster,
     /// The partitions of this process.
     partitions: Arc<Vec<Partition>>,
+    /// Bytes of files that the page cache can hold.
+    page_cache: u64,
+    memory_budget: usize,
 }
 
 impl Store {
@@ -57,6 +61,10 @@ impl Store {
             placement,
             cluster: cluster.clone(),
             partitions,
+            page_cache: plan
+                .page_cache
+                .unwrap_or_else(|| page_cache_bytes(plan.memory_budget)),
+            memory_budget: plan.memory_budget,
         })
     }
 
@@ -121,6 +129,19 @@ impl Store {
             }
         }
         hubs
+    }
+
+    /// Returns the memory budget of the job in this process.
+    pub fn memory_budget(&self) -> usize {
+        self.memory_budget
+    }
+
+    /// Tells whether the page cache can hold the files of this process and `more` bytes of others.
+    ///
+    /// If not, rows that are read in any order are read from the disk again and again.
+    pub fn is_cached_with(&self, more: u64) -> bool {
+        let own = self.meta.files.iter().map(|file| file.bytes).sum::<u64>();
+        own.saturating_add(more) <= self.page_cache
     }
 
     /// Returns the partition of a worker.

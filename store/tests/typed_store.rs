@@ -397,6 +397,7 @@ fn build(graph: &Graph, dir: &Path, settings: &Settings) -> Store {
         hub_threshold: settings.hub_threshold,
         workers: settings.workers,
         memory_budget: settings.memory_budget,
+        page_cache: None,
         dir: dir.join(format!("store-{}", settings.workers)),
         fresh: true,
     };
@@ -658,6 +659,7 @@ fn each_file_is_read_once_whatever_the_number_of_relations() {
             hub_threshold: 10,
             workers: 2,
             memory_budget: 1 << 24,
+            page_cache: None,
             dir: dir.path().join("store"),
             fresh: true,
         };
@@ -725,6 +727,7 @@ fn an_end_that_is_no_node_of_its_type_names_the_relation() {
             hub_threshold: 10,
             workers: 2,
             memory_budget: 1 << 24,
+            page_cache: None,
             dir: dir.path().join("store"),
             fresh: false,
         };
@@ -783,6 +786,7 @@ fn a_store_is_opened_again_if_it_keeps_enough_of_each_relation() {
             hub_threshold: 10,
             workers: 2,
             memory_budget: 1 << 24,
+            page_cache: None,
             dir: dir.path().join("store"),
             fresh: false,
         };

@@ -53,6 +53,7 @@ impl Tables {
             hub_threshold: 10,
             workers,
             memory_budget: 1 << 24,
+            page_cache: None,
             dir: self.dir.path().join(name),
             fresh: false,
         };

@@ -132,6 +132,8 @@ impl Tables {
             hub_threshold: settings.hub_threshold,
             workers: settings.workers,
             memory_budget: settings.memory_budget,
+            // A small budget stands for a small machine.
+            page_cache: (settings.memory_budget < 1 << 20).then_some(0),
             dir: self.path("store"),
             fresh: false,
         })

@@ -81,6 +81,7 @@ impl Tables {
             hub_threshold: settings.hub_threshold,
             workers: settings.workers,
             memory_budget: settings.memory_budget,
+            page_cache: None,
             dir: self.path(name),
             fresh: false,
         };
