@@ -92,6 +92,11 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
         Not("it compares our own rows in 16 bits with those in 32"),
     ),
     (
+        "docs/benchmarks/inference.md#Small memory",
+        1,
+        Not("it needs root, for a cgroup that limits the page cache"),
+    ),
+    (
         "docs/benchmarks/inference.md#Methods",
         1,
         Not("it needs 7.4 GB of graph features, and compares our own methods"),

@@ -65,6 +65,12 @@ impl<'a> LayerSlice<'a> {
         self.stack.arch.residual || self.conv().reads_own()
     }
 
+    /// Tells whether [`run`](Self::run) may read the rows of the dst nodes among the aggregated rows.
+    #[must_use]
+    pub fn aggregates_own(&self) -> bool {
+        self.conv().aggregates_own()
+    }
+
     /// Returns the width of the aggregated rows.
     #[must_use]
     pub fn src_dim(&self) -> usize {

@@ -89,6 +89,9 @@ pub enum InferError {
     /// The threads could not be started.
     #[error("cannot start threads")]
     Threads(#[source] rayon::ThreadPoolBuildError),
+    /// The system gives no memory for rows.
+    #[error("cannot take memory for the rows of a group of nodes")]
+    Memory(#[source] std::io::Error),
     /// Workers could not be connected, or another worker failed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -130,9 +133,11 @@ impl InferError {
                 | GnnError::Transform { .. },
             ) => ErrorKind::Usage,
             Self::Cluster(e) => e.kind(),
-            Self::Gnn(_) | Self::Io { .. } | Self::Threads(_) | Self::Unlike { .. } => {
-                ErrorKind::Failed
-            }
+            Self::Gnn(_)
+            | Self::Io { .. }
+            | Self::Memory(_)
+            | Self::Threads(_)
+            | Self::Unlike { .. } => ErrorKind::Failed,
         }
     }
 

@@ -69,6 +69,11 @@ impl Graph {
         })
     }
 
+    /// Returns the store.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// Returns the nodes whose in-edges are aggregated in segments.
     pub(crate) fn hubs(&self) -> &Hubs {
         &self.hubs
@@ -254,6 +259,18 @@ impl Graph {
         self.input_of_rows(rows.iter().copied(), trained)
     }
 
+    /// Applies the model's transform to dense features of some own rows, `[num_rows * dim]`, as
+    /// [`input`](Self::input) does.
+    pub(crate) fn input_of_dense(
+        &self,
+        rows: Range<usize>,
+        values: Vec<f32>,
+        trained: &TrainedModel,
+    ) -> Result<Input, InferError> {
+        let dim = values.len() / rows.len().max(1);
+        self.transformed(Features::Dense { dim, values }, rows, trained)
+    }
+
     fn input_of_rows(
         &self,
         rows: impl ExactSizeIterator<Item = usize> + Clone,
@@ -265,7 +282,17 @@ impl Graph {
         for (partition, local) in self.places(rows.clone()) {
             partition.features_into(local, &mut features);
         }
-        let mut input = convert::input(features, num_rows);
+        self.transformed(features, rows, trained)
+    }
+
+    /// Applies the model's transform to the raw features of some own rows and adds learnable rows.
+    fn transformed(
+        &self,
+        features: Features,
+        rows: impl ExactSizeIterator<Item = usize>,
+        trained: &TrainedModel,
+    ) -> Result<Input, InferError> {
+        let mut input = convert::input(features, rows.len());
         trained.transform.apply(&mut input)?;
         let ids = self
             .places(rows)

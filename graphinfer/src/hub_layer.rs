@@ -2,6 +2,7 @@
 
 use crate::InferError;
 use crate::checkpoint::RoundRows;
+use crate::gathered::{Gathered, RowSet};
 use crate::hub_round::{HubLayer, hub_rows};
 use crate::hubs::Hubs;
 use crate::layer::{Layer, LayerInput, Rounds};
@@ -56,7 +57,7 @@ impl HubLayer for UntypedLayer<'_> {
     }
 
     fn on_thread(&self) -> Layer<'_> {
-        self.rounds.layer(self.input)
+        self.rounds.layer(self.input, None)
     }
 
     fn limit(&self, _relation: usize) -> usize {
@@ -65,6 +66,19 @@ impl HubLayer for UntypedLayer<'_> {
 
     fn aggregation(&self, _relation: usize) -> &dyn PartialAggregation {
         &*self.aggregation
+    }
+
+    fn gather(
+        &self,
+        nodes: &mut dyn Iterator<Item = NodeIdx>,
+    ) -> Result<Option<Gathered>, InferError> {
+        if self.rounds.gather_bytes.is_none() {
+            return Ok(None);
+        }
+        let graph = self.rounds.graph;
+        let mut set = RowSet::new(graph.num_rows());
+        nodes.for_each(|node| set.insert(graph.row(node).raw()));
+        Gathered::new(set, None, self.input, graph.columns()).map(Some)
     }
 
     fn src(&self, _relation: usize) -> SrcRows<'_> {

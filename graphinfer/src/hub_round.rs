@@ -3,6 +3,7 @@
 use crate::InferError;
 use crate::exchange::Crossing;
 use crate::gather::send_lists;
+use crate::gathered::Gathered;
 use crate::hubs::{Held, HubId, Hubs, Segmented, is_hub};
 use crate::layer::HubRows;
 use crate::locate::narrow;
@@ -37,6 +38,15 @@ pub(crate) trait HubLayer: Sync {
 
     /// Returns the aggregation of a relation that the layer reads.
     fn aggregation(&self, relation: usize) -> &dyn PartialAggregation;
+
+    /// Copies the rows of some nodes, if the page cache cannot hold the rows that in-edges read.
+    /// Only a graph without node types in one process does so.
+    fn gather(
+        &self,
+        _nodes: &mut dyn Iterator<Item = NodeIdx>,
+    ) -> Result<Option<Gathered>, InferError> {
+        Ok(None)
+    }
 
     /// Returns the rows that the in-edges of a relation read.
     fn src(&self, relation: usize) -> SrcRows<'_>;
@@ -86,6 +96,8 @@ const MESSAGE_WORDS: usize = 1 << 18;
 struct HubRound<'a, L> {
     layer: &'a L,
     crossing: Crossing,
+    /// The rows that the current batch reads, if they are copied.
+    gathered: Option<Gathered>,
 }
 
 /// States of own hubs, by the hub's position among the own hubs and the segment.
@@ -98,6 +110,7 @@ pub(crate) fn hub_rows(layer: &impl HubLayer) -> Result<HubRows, InferError> {
     let mut round = HubRound {
         layer,
         crossing: Crossing::default(),
+        gathered: None,
     };
     let mut by_row = BTreeMap::new();
     for batch in 0..layer.hubs().num_batches() {
@@ -120,6 +133,9 @@ impl<'a, L: HubLayer> HubRound<'a, L> {
         let own: Vec<usize> = own.collect();
         let own = own.into_par_iter();
         let own: Vec<Hub<'_>> = own.map(|place| self.hub(place)).collect();
+        let nodes = own.iter().map(|hub| hub.id.node);
+        let srcs = own.iter().flat_map(|hub| hub.in_edges.srcs());
+        self.gathered = layer.gather(&mut nodes.chain(srcs.copied()))?;
         let queries = self.compute(own.len(), |on_thread, at| {
             layer.query(on_thread, own[at].id.relation, own[at].row)
         })?;
@@ -160,8 +176,20 @@ impl<'a, L: HubLayer> HubRound<'a, L> {
         let relation = hub.id.relation;
         let adds_loop = self.layer.aggregation(relation).adds_loop();
         let without = adds_loop.then_some(hub.id.node);
-        let row = |node| self.layer.src_row(relation, node);
+        let row = |node| self.place(self.layer.src_row(relation, node));
         hub.in_edges.pick(segment, without, row)
+    }
+
+    /// Returns where a row is among those that in-edges read.
+    fn place(&self, row: u32) -> u32 {
+        let gathered = self.gathered.as_ref();
+        gathered.map_or(row, |gathered| gathered.place(row))
+    }
+
+    /// Returns the rows that the in-edges of a relation read.
+    fn src(&self, relation: usize) -> SrcRows<'_> {
+        let gathered = self.gathered.as_ref();
+        gathered.map_or_else(|| self.layer.src(relation), Gathered::src)
     }
 
     /// Aggregates a segment; returns no numbers if it has no in-edge.
@@ -170,20 +198,21 @@ impl<'a, L: HubLayer> HubRound<'a, L> {
             return Vec::new();
         }
         let aggregation = self.layer.aggregation(relation);
-        aggregation.state(edges, self.layer.src(relation), query)
+        aggregation.state(edges, self.src(relation), query)
     }
 
     /// Merges the states of a hub in the order of segments.
     fn merged(&self, hub: &Hub<'_>, query: &[f32], states: &States) -> Vec<f32> {
         let relation = hub.id.relation;
-        let (aggregation, src) = (self.layer.aggregation(relation), self.layer.src(relation));
+        let (aggregation, src) = (self.layer.aggregation(relation), self.src(relation));
+        let row = self.place(hub.row_of_type);
         let mean = aggregation.adds_loop();
         let mean = mean.then(|| hub.in_edges.mean_feature(hub.id.node));
-        let own_state = aggregation.own_state(hub.row_of_type, mean.flatten(), src, query);
+        let own_state = aggregation.own_state(row, mean.flatten(), src, query);
         let of_hub = states.range((hub.place, 0)..(hub.place + 1, 0));
         let of_hub = own_state.iter().chain(of_hub.map(|(_, state)| state));
         let in_order: Vec<&[f32]> = of_hub.map(|state| &state[..]).collect();
-        aggregation.merge(hub.row_of_type, &in_order, src.nodes)
+        aggregation.merge(row, &in_order, src.nodes)
     }
 
     /// Computes the rows of nodes from the merged states of their hubs, which are next to each

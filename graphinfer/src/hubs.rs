@@ -371,6 +371,11 @@ impl<'a> Segmented<'a> {
         }
     }
 
+    /// Returns the sources of all in-edges.
+    pub(crate) fn srcs(&self) -> &'a [NodeIdx] {
+        self.edges.src
+    }
+
     /// Returns the in-edges of a segment in rank order, except those from `without`. `number` turns
     /// a source node into the number to store.
     pub(crate) fn pick(
@@ -450,15 +455,30 @@ fn own_hubs(store: &Store, relations: &[RelationUse], own: Option<&[NodeIdx]>) -
                 .par_iter()
                 .filter_map(|&node| hub(node))
                 .collect(),
-            None => {
-                let all = (range.start.index()..range.end.index()).into_par_iter();
-                all.filter_map(|node| hub(NodeIdx::from_index(node)))
-                    .collect()
-            }
+            None => in_order_of_store(store, relation, most),
         };
         found.extend(of_relation);
     }
     found
+}
+
+/// Lists the hubs of a relation among all nodes of a single process, ascending. Degrees are read in
+/// the order in which the store holds them.
+fn in_order_of_store(store: &Store, relation: usize, most: usize) -> Vec<HubId> {
+    let (placement, workers) = (store.placement(), 0..store.placement().workers());
+    let of_worker = |worker: usize| {
+        let partition = store.partition(worker);
+        let locals = partition.locals(partition.relation_to(relation));
+        let hubs = locals.filter(move |&local| is_hub(partition.in_degree(relation, local), most));
+        hubs.map(move |local| HubId {
+            node: placement.node(worker, local),
+            relation,
+        })
+    };
+    let hubs = workers.into_par_iter().flat_map_iter(of_worker);
+    let mut hubs: Vec<HubId> = hubs.collect();
+    hubs.sort_unstable();
+    hubs
 }
 
 /// Cuts hubs into batches of bounded size. The hubs of a node are in one batch.

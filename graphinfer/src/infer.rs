@@ -17,7 +17,7 @@ use crate::slice::Slice;
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
 use gnn::RowFormat;
-use schemas::{IdListPlan, Manifest, NodeIdx, Opened, Output, PartEntry, Progress};
+use schemas::{FeatureMeta, IdListPlan, Manifest, NodeIdx, Opened, Output, PartEntry, Progress};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -25,6 +25,9 @@ use store::Store;
 
 /// Directories of rounds in the working directory: for the job's sampling, and for the other one.
 const ROUNDS: [&str; 2] = ["infer", "infer-compared"];
+
+/// Share of the memory budget for copied rows, in eighths; parts and ids of nodes take the rest.
+const GATHERED_OF_8: usize = 3;
 
 /// Computes the embedding and the prediction of every node or of the listed targets, commits them
 /// and returns the manifest.
@@ -60,8 +63,7 @@ fn infer_untyped(
 ) -> Result<Manifest, InferError> {
     let trained = &check_model(plan, trained, store)?;
     let record = &trained.record;
-    let embedding_layer = record.embedding_layer(plan)?;
-    let arch = trained.model.architecture();
+    let (embedding_layer, arch) = (record.embedding_layer(plan)?, trained.model.architecture());
     let layers = match plan.reads_logits() {
         true => arch.num_layers,
         false => embedding_layer,
@@ -101,6 +103,7 @@ fn infer_untyped(
         threads: &threads,
         format: plan.rows,
         embedding_layer,
+        gather_bytes: gather_bytes(plan, trained, store),
     };
     let last = PartsWriter {
         rounds: &rounds,
@@ -130,6 +133,21 @@ fn infer_untyped(
     };
     finish(output, &manifest, checkpoints, store)?;
     Ok(manifest)
+}
+
+/// Returns how many bytes of rows the rounds copy at once; none if the page cache holds the files
+/// that they read. Several processes, and sparse features, always read the files as they are.
+fn gather_bytes(plan: &InferPlan, trained: &TrainedModel, store: &Store) -> Option<usize> {
+    let of_nodes = &store.meta().graph.types[0];
+    let is_sparse = matches!(of_nodes.features, FeatureMeta::Sparse { .. });
+    let arch = trained.model.architecture();
+    let widths = (1..=arch.num_layers).map(|layer| arch.input_dim(layer));
+    let widest = widths.max().unwrap_or(0);
+    // The rows that a round reads and those that it writes.
+    let bytes = 2 * plan.rows.num_bytes() * widest * store.placement().num_nodes();
+    let is_alone = store.cluster().num_processes() == 1;
+    let is_short = is_alone && !is_sparse && !store.is_cached_with(bytes as u64);
+    is_short.then(|| store.memory_budget() / 8 * GATHERED_OF_8)
 }
 
 /// Checks that a model fits a store and a plan, and prepares it for the store's columns. Process 0

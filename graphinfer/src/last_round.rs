@@ -125,28 +125,31 @@ impl PartsWriter<'_> {
     ) -> Result<Difference, InferError> {
         let pieces = self.pieces(parts, input.layer);
         let model = &self.rounds.trained.model;
-        let state = || ThreadLayers {
-            layer: self.rounds.layer(input),
-            other: self
-                .other
-                .as_ref()
-                .map(|other| other.rounds.layer(&other.input)),
-            head: model.head(),
-        };
         let differences = Mutex::new(vec![Difference::default(); pieces.len()]);
-        let order = in_turn(&pieces);
-        let work = |layers: &mut ThreadLayers<'_>, at: usize| {
-            let at = order[at];
-            let piece = &pieces[at];
-            let (computed, difference) = self.compute(piece, layers)?;
-            differences.lock().unwrap_or_else(PoisonError::into_inner)[at] = difference;
-            let part = &parts[piece.part];
-            match part.add(piece, computed, (&self.columns, buffers)) {
-                Some(rows) => done(part, rows),
-                None => Ok(()),
-            }
-        };
-        self.rounds.threads.run(pieces.len(), state, work)?;
+        let blocks: Vec<Range<usize>> = pieces.iter().map(|piece| piece.rows.clone()).collect();
+        self.rounds.for_each_group(input, &blocks, |some, group| {
+            let state = || ThreadLayers {
+                layer: self.rounds.layer(input, group),
+                other: self
+                    .other
+                    .as_ref()
+                    .map(|other| other.rounds.layer(&other.input, None)),
+                head: model.head(),
+            };
+            let order = in_turn(&pieces[some.clone()]);
+            let work = |layers: &mut ThreadLayers<'_>, at: usize| {
+                let at = some.start + order[at];
+                let piece = &pieces[at];
+                let (computed, difference) = self.compute(piece, layers)?;
+                differences.lock().unwrap_or_else(PoisonError::into_inner)[at] = difference;
+                let part = &parts[piece.part];
+                match part.add(piece, computed, (&self.columns, buffers)) {
+                    Some(rows) => done(part, rows),
+                    None => Ok(()),
+                }
+            };
+            self.rounds.threads.run(some.len(), state, work)
+        })?;
         let mut difference = Difference::default();
         let differences = differences
             .into_inner()

@@ -4,6 +4,7 @@ use crate::InferError;
 use crate::checkpoint::RoundRows;
 use crate::exchange::Crossing;
 use crate::graph::Graph;
+use crate::group::{Group, Groups};
 use crate::model::TrainedModel;
 use crate::slice::Slice;
 use crate::threads::Threads;
@@ -24,6 +25,9 @@ pub(crate) struct Rounds<'a> {
     pub(crate) format: RowFormat,
     /// The layer whose rows are kept for the output, also if no later layer reads them.
     pub(crate) embedding_layer: usize,
+    /// Bytes of the rows that blocks read, copied group by group; none if the page cache holds the
+    /// rows.
+    pub(crate) gather_bytes: Option<usize>,
 }
 
 /// The rows that a layer reads.
@@ -42,6 +46,7 @@ pub(crate) struct Layer<'a> {
     conv: LayerSlice<'a>,
     src: Projected<ReadyInput>,
     input: &'a LayerInput,
+    group: Option<&'a Group>,
 }
 
 /// The rows of own hubs after a layer.
@@ -73,19 +78,46 @@ impl Rounds<'_> {
         self.trained.model.layer_slice(layer, is_sparse)
     }
 
-    /// Returns a layer with its input, for one thread.
-    pub(crate) fn layer<'a>(&'a self, input: &'a LayerInput) -> Layer<'a> {
-        let scores = input.scores();
+    /// Returns a layer with its input, for one thread. It runs on blocks of the group, if there is
+    /// one.
+    pub(crate) fn layer<'a>(
+        &'a self,
+        input: &'a LayerInput,
+        group: Option<&'a Group>,
+    ) -> Layer<'a> {
+        let all = || Projected {
+            rows: ReadyInput::shared(input.aggregated()),
+            scores: input.scores().map(ReadyInput::shared),
+        };
         Layer {
             rounds: self,
             slice: self.slices[input.layer - 1],
             conv: self.conv(input.layer),
-            src: Projected {
-                rows: ReadyInput::shared(input.aggregated()),
-                scores: scores.map(ReadyInput::shared),
-            },
+            src: group.map_or_else(all, Group::src),
             input,
+            group,
         }
+    }
+
+    /// Calls `run` on groups of consecutive blocks, each with its group if rows are copied group by
+    /// group; else once with all blocks.
+    pub(crate) fn for_each_group(
+        &self,
+        input: &LayerInput,
+        blocks: &[Range<usize>],
+        mut run: impl FnMut(Range<usize>, Option<&Group>) -> Result<(), InferError>,
+    ) -> Result<(), InferError> {
+        let Some(bytes) = self.gather_bytes else {
+            return run(0..blocks.len(), None);
+        };
+        let mut groups = Groups::new(bytes, self, input);
+        let mut start = 0;
+        while start < blocks.len() {
+            let (count, group) = groups.next(self, input, &blocks[start..])?;
+            run(start..start + count, Some(&group))?;
+            start += count;
+        }
+        Ok(())
     }
 
     /// Checks that the rows of a layer hold finite numbers; `row_of` turns their positions into own
@@ -119,7 +151,7 @@ impl LayerInput {
     }
 
     /// Returns the rows that the layer aggregates: of own nodes and of the halo.
-    fn aggregated(&self) -> &SharedRows {
+    pub(crate) fn aggregated(&self) -> &SharedRows {
         let source = self.before.sources.first();
         let src = source.and_then(|source| source.src.as_ref());
         let rows = src.or(self.before.rows.as_ref());
@@ -127,9 +159,15 @@ impl LayerInput {
     }
 
     /// Returns the attention scores of these rows, if the layer has scores.
-    fn scores(&self) -> Option<&SharedRows> {
+    pub(crate) fn scores(&self) -> Option<&SharedRows> {
         let source = self.before.sources.first();
         source.and_then(|source| source.scores.as_ref())
+    }
+
+    /// Returns the bytes of a row with its scores.
+    pub(crate) fn row_bytes(&self) -> usize {
+        let bytes = |rows: &SharedRows| rows.format().num_bytes() * rows.cols();
+        bytes(self.aggregated()) + self.scores().map_or(0, bytes)
     }
 
     /// Returns these rows as plain slices, with the scores and the columns of the nodes.
@@ -178,6 +216,9 @@ impl Layer<'_> {
     }
 
     fn block(&self, own_rows: Range<usize>) -> Result<Block, InferError> {
+        if let Some(group) = self.group {
+            return group.block(self.rounds, own_rows);
+        }
         let arch = self.rounds.trained.model.architecture();
         self.rounds.graph.block(own_rows, self.slice.limit, arch)
     }

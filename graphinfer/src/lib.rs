@@ -75,6 +75,7 @@
 //!         hub_threshold: 10_000,
 //!         workers: 2,
 //!         memory_budget: 1 << 26,
+//!         page_cache: None,
 //!         dir: dir.path().join("store"),
 //!         fresh: false,
 //!     },
@@ -108,7 +109,9 @@ mod error;
 mod exchange;
 mod fit;
 mod gather;
+mod gathered;
 mod graph;
+mod group;
 mod halo;
 mod hub_layer;
 mod hub_round;

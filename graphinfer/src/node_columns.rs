@@ -51,9 +51,21 @@ fn column(store: &Store, halo: Option<&Halo>, value: Column) -> Result<Vec<u32>,
         value(partition, local)
     };
     let Some(Halo { local, exchanges }) = halo else {
-        let nodes = (0..store.placement().num_nodes()).into_par_iter();
-        let nodes = nodes.with_min_len(NODES_PER_TASK).map(NodeIdx::from_index);
-        return Ok(nodes.map(of_node).collect());
+        let placement = store.placement();
+        if store.is_cached_with(0) {
+            let nodes = (0..placement.num_nodes()).into_par_iter();
+            let nodes = nodes.with_min_len(NODES_PER_TASK).map(NodeIdx::from_index);
+            return Ok(nodes.map(of_node).collect());
+        }
+        // In the order of the files.
+        let mut values = vec![0; placement.num_nodes()];
+        for worker in 0..placement.workers() {
+            let partition = store.partition(worker);
+            for local in placement.locals(worker) {
+                values[placement.node(worker, local).index()] = value(partition, local);
+            }
+        }
+        return Ok(values);
     };
     let own = local.own().par_iter().map(|&node| of_node(node)).collect();
     let (_, exchange) = exchanges.last_key_value().expect("a model has a layer");

@@ -3,6 +3,7 @@
 use crate::InferError;
 use crate::checkpoint::{Checkpoint, RoundRecord, RoundRows, Source};
 use crate::exchange::Crossing;
+use crate::graph::NODES_MAX;
 use crate::inner::InnerRounds;
 use crate::layer::{Layer, Rounds};
 use crate::rows::{RowRecord, RowWriter};
@@ -87,7 +88,8 @@ impl Rounds<'_> {
         let arch = self.trained.model.architecture();
         // Layer 1 reads the rows of dst nodes from the store, unless it aggregates the rows
         // themselves.
-        let as_they_are = !next.projects() || (next.reads_own() && round > 0);
+        let in_store = round == 0 && self.gather_bytes.is_none();
+        let as_they_are = !next.projects() || (next.reads_own() && !in_store);
         let rows = as_they_are || round == self.embedding_layer;
         Ok(RoundWriter {
             rows: file(
@@ -114,18 +116,53 @@ impl Rounds<'_> {
         let started = Instant::now();
         let writer = self.create(0, checkpoint)?;
         let ranges = self.ranges(0);
-        let work = |next: &mut LayerSlice<'_>, piece: usize| {
-            let range = &ranges[piece];
-            match self.graph.input(range.clone(), self.trained)? {
-                Input::Dense(rows) => writer.write(range.start, rows, next),
-                sparse @ Input::Sparse(_) => {
-                    let projected = next.project(ReadyInput::new(sparse)?)?;
-                    writer.write_projected(range.start, &projected)
-                }
+        let write = |next: &LayerSlice<'_>, first: usize, input: Input| match input {
+            Input::Dense(rows) => writer.write(first, rows, next),
+            sparse @ Input::Sparse(_) => {
+                let projected = next.project(ReadyInput::new(sparse)?)?;
+                writer.write_projected(first, &projected)
             }
         };
-        self.threads.run(ranges.len(), || self.conv(1), work)?;
+        match self.gather_bytes {
+            None => {
+                let work = |next: &mut LayerSlice<'_>, piece: usize| {
+                    let range = &ranges[piece];
+                    let input = self.graph.input(range.clone(), self.trained)?;
+                    write(next, range.start, input)
+                };
+                self.threads.run(ranges.len(), || self.conv(1), work)?;
+            }
+            Some(bytes) => self.read_in_order(&ranges, bytes, write)?,
+        }
         self.finish(0, writer, (started, Crossing::default()))
+    }
+
+    /// Reads the dense features of blocks in the order in which the store holds them, as many blocks
+    /// at once as fit in some bytes.
+    fn read_in_order(
+        &self,
+        blocks: &[Range<usize>],
+        bytes: usize,
+        write: impl Fn(&LayerSlice<'_>, usize, Input) -> Result<(), InferError> + Sync,
+    ) -> Result<(), InferError> {
+        let dim = self.graph.store().meta().graph.types[0].features.dim();
+        let rows_max = bytes / (4 * dim.max(1));
+        let num_blocks = (rows_max / NODES_MAX).max(1);
+        for some in blocks.chunks(num_blocks) {
+            let rows = some[0].start..some[some.len() - 1].end;
+            let values = self.graph.dense_features(rows.clone(), dim);
+            let work = |next: &mut LayerSlice<'_>, at: usize| {
+                let block = some[at].clone();
+                let own = (block.start - rows.start) * dim..(block.end - rows.start) * dim;
+                let own = values[own].to_vec();
+                let input = self
+                    .graph
+                    .input_of_dense(block.clone(), own, self.trained)?;
+                write(next, block.start, input)
+            };
+            self.threads.run(some.len(), || self.conv(1), work)?;
+        }
+        Ok(())
     }
 
     /// Runs a layer on all own nodes and writes the rows that the next layer reads.
@@ -139,13 +176,15 @@ impl Rounds<'_> {
         let input = self.open(layer, before)?;
         let writer = self.create(layer, checkpoint)?;
         let ranges = self.ranges(layer);
-        let state = || (self.layer(&input), self.conv(layer + 1));
-        let work = |(conv, next): &mut (Layer<'_>, LayerSlice<'_>), piece: usize| {
-            let range = &ranges[piece];
-            let rows = conv.run(range.clone())?;
-            writer.write(range.start, rows, next)
-        };
-        self.threads.run(ranges.len(), state, work)?;
+        self.for_each_group(&input, &ranges, |blocks, group| {
+            let state = || (self.layer(&input, group), self.conv(layer + 1));
+            let work = |(conv, next): &mut (Layer<'_>, LayerSlice<'_>), piece: usize| {
+                let range = &ranges[blocks.start + piece];
+                let rows = conv.run(range.clone())?;
+                writer.write(range.start, rows, next)
+            };
+            self.threads.run(blocks.len(), state, work)
+        })?;
         self.finish(layer, writer, (started, input.hubs.crossing))
     }
 

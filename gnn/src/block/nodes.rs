@@ -49,6 +49,23 @@ impl NodeColumns {
         }
     }
 
+    /// Returns the columns of some nodes, given by their positions.
+    ///
+    /// # Panics
+    ///
+    /// If a position is out of range.
+    #[must_use]
+    pub fn pick(&self, nodes: &[u32]) -> NodeColumns {
+        let counts = |of: &Vec<u32>| nodes.iter().map(|&u| of[u as usize]).collect::<Vec<u32>>();
+        let floats = |of: &Vec<f32>| nodes.iter().map(|&u| of[u as usize]).collect::<Vec<f32>>();
+        Self::of(
+            counts(&self.in_degree),
+            self.in_weight.as_ref().map(floats),
+            self.self_loops.as_ref().map(counts),
+            self.self_weight.as_ref().map(floats),
+        )
+    }
+
     /// Returns the in-degree of each node.
     #[must_use]
     pub fn in_degree(&self) -> &[u32] {

@@ -146,6 +146,12 @@ pub trait Conv: Debug + Send + Sync {
         false
     }
 
+    /// Tells whether the aggregation may read the row of a dst node among the aggregated rows, at
+    /// [`Csr::own_col`](crate::kernel::Csr::own_col).
+    fn aggregates_own(&self) -> bool {
+        true
+    }
+
     /// Returns the width of a row's scores, if the conv has scores.
     fn scores_dim(&self) -> Option<usize> {
         None

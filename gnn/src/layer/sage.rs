@@ -71,6 +71,10 @@ impl Conv for Sage {
         true
     }
 
+    fn aggregates_own(&self) -> bool {
+        false
+    }
+
     fn aggregate(&self, scope: &Scope<'_>, block: &Block, src: Src, _own: &Features) -> Tensor<2> {
         let coefficients = Coefficients::new(block, self.config.edge_weight);
         let csr = Arc::clone(block.csr());

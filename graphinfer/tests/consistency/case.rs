@@ -50,6 +50,18 @@ impl<'a> Case<'a> {
         plan(self.dir, &self.trained.dir, output, extra)
     }
 
+    /// Runs inference with `workers` workers, a page cache that holds no file, and memory for few
+    /// rows.
+    fn infer_from_disk(&self, workers: usize, keep: usize, extra: &str) -> Manifest {
+        let options: String = extra.chars().filter(char::is_ascii_alphanumeric).collect();
+        let output = format!("from-disk-{workers}-{keep}-{options}");
+        let (of_store, draws) = ((workers, keep), (self.sampling, SEED));
+        let store = self
+            .graph
+            .store_in(self.dir, of_store, draws, (1 << 15, Some(0)));
+        infer(&self.plan(&output, extra), &store, &quiet()).unwrap()
+    }
+
     /// Runs inference with `workers` workers and reads all rows back.
     pub(crate) fn infer(
         &self,
@@ -250,7 +262,8 @@ fn flatten_all(
     GraphFeatureDataset::open(&case.dir.join(output)).unwrap()
 }
 
-/// Runs a case with 1, 2, 3 and 8 workers; all must write the same bytes. Returns the rows.
+/// Runs a case with 1, 2, 3 and 8 workers, and with rows that are read from the disk in order; all
+/// must write the same bytes. Returns the rows.
 pub(crate) fn same_bytes_for_any_worker_count(
     case: &Case<'_>,
     keep: usize,
@@ -262,6 +275,14 @@ pub(crate) fn same_bytes_for_any_worker_count(
         let (other, _) = case.infer(workers, keep, extra);
         assert_eq!(other.parts, one.parts, "{workers} workers");
         assert_eq!(other.fingerprint, one.fingerprint, "{workers} workers");
+    }
+    for workers in [1, 3] {
+        let other = case.infer_from_disk(workers, keep, extra);
+        assert_eq!(other.parts, one.parts, "{workers} workers, from disk");
+        assert_eq!(
+            other.fingerprint, one.fingerprint,
+            "{workers} workers, from disk"
+        );
     }
     rows
 }

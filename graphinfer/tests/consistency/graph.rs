@@ -330,7 +330,19 @@ impl Graph {
         dir: &Path,
         workers: usize,
         keep: usize,
+        draws: (Sampling, u64),
+    ) -> Store {
+        self.store_in(dir, (workers, keep), draws, (1 << 30, None))
+    }
+
+    /// [`store`](Self::store), with a memory budget and the bytes of files that the page cache can
+    /// hold.
+    pub(crate) fn store_in(
+        &self,
+        dir: &Path,
+        (workers, keep): (usize, usize),
         (sampling, seed): (Sampling, u64),
+        (memory_budget, page_cache): (usize, Option<u64>),
     ) -> Store {
         let (nodes, edges) = self.write(dir);
         let nodes = nodes.into_plan(dir).unwrap();
@@ -345,7 +357,8 @@ impl Graph {
             redraw: false,
             hub_threshold: HUB_THRESHOLD,
             workers,
-            memory_budget: 1 << 30,
+            memory_budget,
+            page_cache,
             dir: dir.join(format!("store-{workers}-{keep}-{sampling:?}-{seed}")),
             fresh: false,
         };

@@ -283,6 +283,7 @@ pub(crate) fn store(
         hub_threshold: 20,
         workers,
         memory_budget: 1 << 24,
+        page_cache: None,
         dir: dir.join(name),
         fresh: false,
     };

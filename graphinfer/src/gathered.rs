@@ -1,0 +1,193 @@
+//! Rows of a round that a group of blocks reads, copied in the order of the file.
+//!
+//! Blocks read rows in the order of their in-edges. If the page cache cannot hold the file, each
+//! such row may cost a read of the disk. So consecutive blocks form groups: the rows of a group
+//! are copied to memory in one pass over the file, each row once, and the blocks read the copies.
+//! The number of passes grows with the rows that fit in memory, and the bits stay the same.
+
+use crate::InferError;
+use crate::layer::LayerInput;
+use crate::locate::narrow;
+use bytes::Bytes;
+use gnn::{NodeColumns, Projected, ReadyInput, SharedRows, SrcRows};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Rows that one task copies.
+const ROWS_PER_TASK: usize = 1 << 12;
+
+/// Bytes between two rows that are read with them; a larger gap is left out.
+const GAP_BYTES: usize = 1 << 16;
+
+/// Rows in one word of bits.
+const WORD: usize = u64::BITS as usize;
+
+/// A set of rows; the place of a row is its position among the rows of the set, ascending.
+///
+/// Takes 1.5 bits for each row of the graph.
+pub(crate) struct RowSet {
+    bits: Vec<u64>,
+    /// For each word, the number of rows in the words before; set by [`RowSet::number`].
+    before: Vec<u32>,
+    len: usize,
+}
+
+/// Copies of some rows with their attention scores and node columns.
+pub(crate) struct Gathered {
+    set: RowSet,
+    /// Consecutive own nodes that have a place behind the rows of the set, with zeros as rows.
+    own: Option<Range<usize>>,
+    rows: SharedRows,
+    scores: Option<SharedRows>,
+    columns: Arc<NodeColumns>,
+}
+
+impl RowSet {
+    /// Makes an empty set of rows below `num_rows`.
+    pub(crate) fn new(num_rows: usize) -> Self {
+        Self {
+            bits: vec![0; num_rows.div_ceil(WORD)],
+            before: Vec::new(),
+            len: 0,
+        }
+    }
+
+    pub(crate) fn insert(&mut self, row: u32) {
+        let (word, bit) = (row as usize / WORD, row as usize % WORD);
+        self.len += usize::from(self.bits[word] & (1 << bit) == 0);
+        self.bits[word] |= 1 << bit;
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Numbers the rows; no row is inserted after this.
+    fn number(&mut self) {
+        let mut before = 0;
+        self.before = Vec::with_capacity(self.bits.len());
+        for word in &self.bits {
+            self.before.push(before);
+            before += word.count_ones();
+        }
+    }
+
+    /// Returns the place of a row of the set.
+    fn place(&self, row: u32) -> u32 {
+        let (word, bit) = (row as usize / WORD, row as usize % WORD);
+        let below = self.bits[word] & ((1 << bit) - 1);
+        self.before[word] + below.count_ones()
+    }
+
+    /// Lists the rows, ascending.
+    fn rows(&self) -> Vec<u32> {
+        let mut rows = Vec::with_capacity(self.len);
+        for (at, &word) in self.bits.iter().enumerate() {
+            let mut left = word;
+            while left != 0 {
+                rows.push(narrow(at * WORD) + left.trailing_zeros());
+                left &= left - 1;
+            }
+        }
+        rows
+    }
+}
+
+impl Gathered {
+    /// Copies the rows in `set` that a layer aggregates. The own nodes `own` get columns but no rows,
+    /// for a layer that reads no row of an own node here.
+    pub(crate) fn new(
+        mut set: RowSet,
+        own: Option<Range<usize>>,
+        input: &LayerInput,
+        columns: &NodeColumns,
+    ) -> Result<Self, InferError> {
+        set.number();
+        let mut rows = set.rows();
+        rows.extend(own.iter().flat_map(Range::clone).map(narrow));
+        let copied = |from: &SharedRows| copy(from, &rows, set.len());
+        Ok(Self {
+            own,
+            rows: copied(input.aggregated())?,
+            scores: input.scores().map(copied).transpose()?,
+            columns: Arc::new(columns.pick(&rows)),
+            set,
+        })
+    }
+
+    /// Returns the place of the copy of a row.
+    pub(crate) fn place(&self, row: u32) -> u32 {
+        self.set.place(row)
+    }
+
+    /// Returns the place of an own node.
+    pub(crate) fn own_place(&self, row: usize) -> usize {
+        match &self.own {
+            Some(own) => self.set.len() + row - own.start,
+            None => self.place(narrow(row)) as usize,
+        }
+    }
+
+    /// Returns the node columns of the rows.
+    pub(crate) fn columns(&self) -> &Arc<NodeColumns> {
+        &self.columns
+    }
+
+    /// Returns the copies as a conv reads them.
+    pub(crate) fn ready(&self) -> Projected<ReadyInput> {
+        Projected {
+            rows: ReadyInput::shared(&self.rows),
+            scores: self.scores.as_ref().map(ReadyInput::shared),
+        }
+    }
+
+    /// Returns the copies as the aggregation of hubs reads them.
+    pub(crate) fn src(&self) -> SrcRows<'_> {
+        SrcRows {
+            rows: self.rows.values(),
+            scores: self.scores.as_ref().map(SharedRows::values),
+            nodes: &self.columns,
+        }
+    }
+}
+
+/// Copies the first `num_copied` of some rows on all threads; the others are zeros.
+fn copy(from: &SharedRows, rows: &[u32], num_copied: usize) -> Result<SharedRows, InferError> {
+    let row_bytes = from.format().num_bytes() * from.cols();
+    let num_bytes = rows.len() * row_bytes;
+    // Its pages take no memory before they are written.
+    let map = memmap2::MmapMut::map_anon(num_bytes.max(1));
+    let mut copied = map.map_err(InferError::Memory)?;
+    let all = from.bytes();
+    let tasks = copied[..num_bytes].par_chunks_mut((ROWS_PER_TASK * row_bytes).max(1));
+    tasks
+        .zip(rows[..num_copied].par_chunks(ROWS_PER_TASK))
+        .for_each(|(to, some)| {
+            for near in some.chunk_by(|&a, &b| b > a && (b - a) as usize * row_bytes < GAP_BYTES) {
+                let (first, last) = (near[0] as usize, near[near.len() - 1] as usize);
+                store::will_need(&all[first * row_bytes..(last + 1) * row_bytes]);
+            }
+            for (to_row, &row) in to.chunks_exact_mut(row_bytes).zip(some) {
+                to_row.copy_from_slice(&all[row as usize * row_bytes..][..row_bytes]);
+            }
+        });
+    let copied = Bytes::from_owner(copied).slice(..num_bytes);
+    Ok(SharedRows::new(copied, from.cols(), from.format())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_count_the_rows_before() {
+        let mut set = RowSet::new(200);
+        let rows = [199, 0, 63, 64, 130, 64, 1];
+        rows.iter().for_each(|&row| set.insert(row));
+        set.number();
+        let ascending = [0, 1, 63, 64, 130, 199];
+        assert_eq!((set.len(), &set.rows()[..]), (6, &ascending[..]));
+        assert_eq!(ascending.map(|row| set.place(row)), [0, 1, 2, 3, 4, 5]);
+    }
+}
