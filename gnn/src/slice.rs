@@ -65,7 +65,7 @@ impl<'a> LayerSlice<'a> {
         self.stack.arch.residual || self.conv().reads_own()
     }
 
-    /// Tells whether [`run`](Self::run) may read the rows of the dst nodes among the aggregated rows.
+    /// Tells whether [`run`](Self::run) may read rows of dst nodes among the aggregated rows.
     #[must_use]
     pub fn aggregates_own(&self) -> bool {
         self.conv().aggregates_own()

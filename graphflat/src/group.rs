@@ -331,8 +331,8 @@ fn low(half: u64) -> u32 {
     u32::try_from(half).expect("half of a number of 64 bits")
 }
 
-/// Groups nodes by owner, each list in the order in which the owner's files hold the nodes; owners of
-/// no node have no list.
+/// Groups nodes by owner, each list in the order of the owner's files; owners of no node have no
+/// list.
 fn split_by_owner(
     nodes: &[NodeIdx],
     placement: &Placement,

@@ -95,8 +95,8 @@ impl RowSet {
 }
 
 impl Gathered {
-    /// Copies the rows in `set` that a layer aggregates. The own nodes `own` get columns but no rows,
-    /// for a layer that reads no row of an own node here.
+    /// Copies the rows in `set` that a layer aggregates. The own nodes `own` get columns but no
+    /// rows, for a layer that reads no row of an own node here.
     pub(crate) fn new(
         mut set: RowSet,
         own: Option<Range<usize>>,

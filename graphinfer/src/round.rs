@@ -137,8 +137,8 @@ impl Rounds<'_> {
         self.finish(0, writer, (started, Crossing::default()))
     }
 
-    /// Reads the dense features of blocks in the order in which the store holds them, as many blocks
-    /// at once as fit in some bytes.
+    /// Reads the dense features of blocks in the order of the store, as many blocks at once as fit
+    /// in some bytes.
     fn read_in_order(
         &self,
         blocks: &[Range<usize>],

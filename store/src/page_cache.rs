@@ -2,8 +2,8 @@
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 
-/// Returns the memory that is free for the page cache when this process has taken its budget: of the
-/// machine, or of the container that limits the process.
+/// Returns the memory that is free for the page cache when this process has taken its budget: of
+/// the machine, or of the container that limits the process.
 pub(crate) fn page_cache_bytes(memory_budget: usize) -> u64 {
     let mut system = System::new();
     system.refresh_memory();

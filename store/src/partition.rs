@@ -270,8 +270,7 @@ impl Partition {
         lists.in_edges(place % NODES_PER_BATCH, limit, edges.edge_dim)
     }
 
-    /// Starts to read the first sample's in-edges of some nodes that a relation leads to, or another
-    /// sample's.
+    /// Starts to read the in-edges of some nodes that a relation leads to, in one sample.
     pub fn will_need_in_edges(&self, relation: usize, sample: usize, locals: Range<LocalIdx>) {
         let edges = &self.relations[relation];
         for (batch, rows) in batches(edges.first, locals) {
@@ -305,8 +304,8 @@ impl Partition {
     }
 }
 
-/// Lists the record batches of some positions, with the rows of each; `first` is the position of the
-/// first row of the first batch.
+/// Lists the record batches of some positions, with the rows of each; `first` is the position of
+/// the first row of the first batch.
 fn batches(first: usize, locals: Range<LocalIdx>) -> impl Iterator<Item = (usize, Range<usize>)> {
     let (start, end) = (locals.start.index() - first, locals.end.index() - first);
     let touched = start / NODES_PER_BATCH..end.div_ceil(NODES_PER_BATCH);
@@ -317,7 +316,7 @@ fn batches(first: usize, locals: Range<LocalIdx>) -> impl Iterator<Item = (usize
     })
 }
 
-/// Announces, while positions ascend, those that are read next: about [`AHEAD`] positions at once.
+/// Announces, while positions ascend, those that are read next: about 2^16 positions at once.
 ///
 /// Does nothing where few of the positions are read, or the page cache holds the files.
 #[derive(Debug)]
