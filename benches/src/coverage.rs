@@ -13,6 +13,8 @@ use Repeated::{Not, Raced};
 
 const ACCURACY: &str = "accuracies depend on neither machine nor load; the page names the jobs";
 
+const LINKS: &str = "accuracies do not depend on load; the scripts of benches/links repeat them";
+
 /// `PAGE#HEADING`, the number of tables below the heading, and whether they are repeated.
 pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
     ("BENCHMARKS.md#Benchmarks", 1, Not("a table of contents")),
@@ -131,6 +133,18 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
         "docs/benchmarks/flatten.md#Changes that made it faster",
         1,
         Not("a comparison with earlier versions"),
+    ),
+    ("docs/benchmarks/links.md#Citation graphs", 1, Not(LINKS)),
+    (
+        "docs/benchmarks/links.md#Settings of GCN on Cora",
+        1,
+        Not(LINKS),
+    ),
+    ("docs/benchmarks/links.md#Debian's packages", 3, Not(LINKS)),
+    (
+        "docs/benchmarks/links.md#Speed of an epoch",
+        1,
+        Not("`benches/links/epoch.py` measures the other programs"),
     ),
     (
         "docs/benchmarks/processes.md#Processes on one machine",
