@@ -107,7 +107,7 @@ fn inference_reads_the_columns_of_another_day_as_the_training_did() {
     let ids = found[0].column_by_name("id").unwrap();
     assert_eq!(*ids.data_type(), DataType::Utf8);
     // A training of that day needs the kind of the empty column.
-    let problem = "nodes table: column `age` has no value in any row, so its type is not known; set \
+    let problem = "nodes.csv has no value in any row, so its type is not known; set \
                    `input.nodes.columns.age.kind`";
     bench.clear();
     assert_refused(&bench, &job(), problem);

@@ -170,8 +170,8 @@ fn tables_have_ends_categories_and_fields_that_fit() {
         bench.write_table("papers.parquet", columns);
     };
     of_years(Arc::new(none));
-    let no_list = "`input.nodes.paper` table: all rows of column `year` are null, so the width of \
-                   its lists is not known; leave it out of `features`";
+    let no_list = "`input.nodes.paper` table: all rows of column `year` of papers.parquet are \
+                   null, so the width of its lists is not known; leave it out of `features`";
     check(&bench, &job, 3, no_list);
     of_years(ints((0..PAPERS).map(|at| 2000 + at % 20)));
     let few = "columns = { country = { max_values = 3 } }\nlabel";

@@ -192,7 +192,8 @@ impl NumberColumns {
                 Width::Varying => first_list_len(table, name)?,
             };
             if width == Some(0) {
-                let problem = format!("the lists of column `{name}` are empty, hence no {role}");
+                let place = table.place_of(name);
+                let problem = format!("the lists of {place} are empty, hence no {role}");
                 return Err(table.name().unusable(problem));
             }
             columns.push((name.clone(), width.unwrap_or(0)));

@@ -76,13 +76,15 @@ impl DenseColumns {
             };
             if width.is_none() && decode::has_rows(table, name)? {
                 return Err(table.name().unusable(format!(
-                    "all rows of column `{name}` are null, so the width of its lists is not known; \
-                     leave it out of `features`"
+                    "all rows of {} are null, so the width of its lists is not known; leave it \
+                     out of `features`",
+                    table.place_of(name)
                 )));
             }
             if width == Some(0) {
                 return Err(table.name().unusable(format!(
-                    "the lists of column `{name}` are empty, hence no features"
+                    "the lists of {} are empty, hence no features",
+                    table.place_of(name)
                 )));
             }
             check_bounds(&declared, kind, &table.key(&format!("columns.{name}")))?;
@@ -272,8 +274,9 @@ fn plan_kind(
     };
     if given.is_none() && table.is_without_values(name) {
         return Err(table.name().unusable(format!(
-            "column `{name}` has no value in any row, so its type is not known; set \
-             `{}`, or leave the column out of `features`",
+            "{} has no value in any row, so its type is not known; set `{}`, or leave the column \
+             out of `features`",
+            table.place_of(name),
             table.key(&format!("columns.{name}.kind"))
         )));
     }

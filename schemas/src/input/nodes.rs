@@ -354,7 +354,7 @@ impl NodesPlan {
             return Ok(None);
         };
         let no_class = || {
-            let problem = format!("no row of column `{column}` holds a class");
+            let problem = format!("no row of {} holds a class", self.table.place_of(column));
             self.table.name().unusable(problem)
         };
         let kind = match *role {
@@ -368,7 +368,8 @@ impl NodesPlan {
             LabelRole::ClassName if class_names.is_empty() => return Err(no_class()),
             LabelRole::ClassName if class_names.len() > CLASSES_MAX as usize => {
                 return Err(self.table.name().unusable(format!(
-                    "column `{column}` holds {} class names; at most {CLASSES_MAX} are possible",
+                    "{} holds {} class names; at most {CLASSES_MAX} are possible",
+                    self.table.place_of(column),
                     class_names.len()
                 )));
             }

@@ -503,6 +503,17 @@ impl Table {
         Ok(())
     }
 
+    /// Names a column and the files of the table, for errors about all rows.
+    pub(super) fn place_of(&self, column: &str) -> String {
+        let files = &self.files.files;
+        let first = files[0].path.display();
+        match files.len() - 1 {
+            0 => format!("column `{column}` of {first}"),
+            1 => format!("column `{column}` of {first} and one more file"),
+            more => format!("column `{column}` of {first} and {more} more files"),
+        }
+    }
+
     fn unlike_first(&self, file: &TableFile, field: &Field, role: &'static str) -> SchemaError {
         let first = &self.files.files[0];
         let types = first.input.schema().fields();

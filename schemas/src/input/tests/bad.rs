@@ -395,8 +395,9 @@ fn columns_exist_and_have_a_type_of_their_role() {
 #[test]
 fn some_row_has_a_label() {
     for column in ["label", "name", "empty"] {
-        let expected = format!("nodes table: no row of column `{column}` holds a class");
-        data(&|spec| spec.label = some(column), &[&expected]);
+        let expected = format!("nodes table: no row of column `{column}` of ");
+        let problem = "nodes.parquet holds a class";
+        data(&|spec| spec.label = some(column), &[&expected, problem]);
     }
     let num_classes = ["`input.nodes.num_classes`: is for labels that are"];
     usage(&|spec| spec.num_classes = Some(3), &num_classes);

@@ -176,8 +176,9 @@ fn lists_without_numbers_are_no_features() {
     let fixed = FixedSizeListArray::try_new_with_length(item, 0, none, None, 3).unwrap();
     for array in [empty, Arc::new(fixed) as ArrayRef] {
         let read = nodes(&vec![("id", ints([1, 2, 3])), ("x", array)], x);
-        let problem = "nodes table: the lists of column `x` are empty, hence no features";
-        assert_says(read, ErrorKind::Data, &[problem]);
+        let place = "nodes table: the lists of column `x` of ";
+        let problem = "nodes.parquet are empty, hence no features";
+        assert_says(read, ErrorKind::Data, &[place, problem]);
     }
 }
 

@@ -409,7 +409,8 @@ fn a_column_without_values_has_the_kind_that_is_given() {
         read_x(text, None, None),
         ErrorKind::Data,
         &[
-            "column `x` has no value in any row, so its type is not known; set \
+            "column `x` of ",
+            "n.csv has no value in any row, so its type is not known; set \
              `input.nodes.columns.x.kind`, or leave the column out of `features`",
         ],
     );
