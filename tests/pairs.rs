@@ -384,6 +384,11 @@ fn mistakes_in_pairs_are_one_line_of_check_and_run() {
     );
     check(
         "from_edges = true",
+        "from_edge = true",
+        "unknown key `input.pairs.from_edge`; did you mean `from_edges`?",
+    );
+    check(
+        "from_edges = true",
         "from_edges = true\nsrc = \"src\"",
         "`input.pairs.src`: is for a table of pairs",
     );
@@ -402,4 +407,55 @@ fn mistakes_in_pairs_are_one_line_of_check_and_run() {
         "targets_per_part = 40",
         "`flatten.targets_per_part` is given: with [input.pairs]",
     );
+}
+
+#[test]
+fn a_training_that_does_not_fit_pairs_is_one_line_before_any_work() {
+    let graph = graph();
+    let check = |keys: &str, expected: &str| {
+        let bench = Bench::new(&graph);
+        let train = format!(
+            "[train]\ninput = \"out/features\"\noutput = \"out/model\"\nmodel = \"sage\"\nhidden = \
+             [8, 4]\nepochs = 1\n{keys}\n"
+        );
+        let bad = job(&graph).and(&train);
+        let ran = bench.run(&bad, &[]);
+        assert_ne!(ran.code, 0, "{keys}");
+        assert!(ran.stderr.contains(expected), "{}", ran.stderr);
+        assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+        let checked = bench.graphflat(&["check", "job.toml"]);
+        assert_eq!(checked.code, ran.code, "{}", checked.stderr);
+        assert!(checked.stderr.contains(expected), "{}", checked.stderr);
+        assert!(!bench.path("work").exists() && !bench.path("out").exists());
+    };
+    check(
+        "negatives = { random = 21 }",
+        "`train.negatives.random` is 21: a part has 20 random negatives",
+    );
+    check(
+        "negatives = { evaluation = 21 }",
+        "`train.negatives.evaluation` is 21: a part has 20 random negatives",
+    );
+    check(
+        "monitor = \"accuracy\"",
+        "allowed for pairs: mrr, hits@1, hits@10, hits@50, auc, average_precision, loss",
+    );
+}
+
+#[test]
+fn a_relation_almost_without_messages_is_a_warning() {
+    let graph = graph();
+    let whole = "share = { train = 0.7, val = 0.1, test = 0.2 }";
+    let all_pairs = job(&graph).with("share = { train = 0.5, val = 0.1, test = 0.2 }", whole);
+    let run = |job: &Job| {
+        let bench = Bench::new(&graph);
+        bench.write(job);
+        bench.graphflat(&["run", "job.toml"]).ok().stderr
+    };
+    let warning = "are pairs, which `input.pairs.exclude` = \"all\" leaves out: take fewer edges";
+    let warned = run(&all_pairs);
+    assert!(warned.contains(warning), "{warned}");
+    assert!(!run(&job(&graph)).contains(warning));
+    let in_batches = all_pairs.with(whole, &format!("{whole}\nexclude = \"batch\""));
+    assert!(!run(&in_batches).contains(warning));
 }

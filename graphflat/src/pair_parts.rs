@@ -3,7 +3,7 @@
 use crate::group::Group;
 use crate::{FlattenError, Parts, SamplePlan};
 use cluster::gather_processes;
-use schemas::{HardNegatives, Layout, NodeIdx, PartPairs, Row, SplitCounts, hash_int};
+use schemas::{HardNegatives, Layout, NodeIdx, PartPairs, Row, Split, SplitCounts, hash_int};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use store::{Pairs, Placement, Store};
@@ -24,11 +24,26 @@ pub(crate) enum PartTargets {
 #[derive(Debug)]
 pub(crate) struct PairParts {
     pairs: Pairs,
-    per_part: usize,
+    /// The pairs of each part.
+    parts: Vec<Range<usize>>,
     /// Random negatives of each part.
     num_random: usize,
     /// The nodes that negatives are drawn from.
     candidates: Range<NodeIdx>,
+}
+
+/// Cuts pairs, which stand in the order train, val, test, into parts of at most `per_part` pairs of
+/// one split.
+pub(crate) fn cut_pairs(counts: &SplitCounts, per_part: usize) -> Vec<Range<usize>> {
+    let mut parts = Vec::new();
+    let mut first = 0;
+    for count in [counts.train, counts.val, counts.test] {
+        let end = first + usize::try_from(count).unwrap_or(usize::MAX - first);
+        let starts = (first..end).step_by(per_part);
+        parts.extend(starts.map(|start| start..end.min(start + per_part)));
+        first = end;
+    }
+    parts
 }
 
 /// The targets of one part.
@@ -50,7 +65,7 @@ impl PartTargets {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Nodes(parts) => parts.len(),
-            Self::Pairs(parts) => parts.pairs.len().div_ceil(parts.per_part),
+            Self::Pairs(parts) => parts.parts.len(),
         }
     }
 
@@ -71,7 +86,7 @@ impl PartTargets {
             return None;
         };
         let mut counts = SplitCounts::default();
-        let splits = &parts.pairs.split[parts.range(part)];
+        let splits = &parts.pairs.split[parts.parts[part].clone()];
         splits.iter().for_each(|&split| counts.add(split));
         Some(counts)
     }
@@ -127,21 +142,19 @@ impl PairParts {
         let candidates = store.placement().type_range(to);
         let num_nodes = (candidates.end.raw() - candidates.start.raw()) as usize;
         let features = graph.types.iter().map(|of| of.features);
+        let per_part = plan.pairs_per_part(layout, pairs.len(), features);
+        let mut counts = SplitCounts::default();
+        pairs.split.iter().for_each(|&split| counts.add(split));
         Ok(Self {
-            per_part: plan.pairs_per_part(layout, pairs.len(), features),
+            parts: cut_pairs(&counts, per_part),
             num_random: plan.negatives_per_part(num_nodes)?,
             pairs,
             candidates,
         })
     }
 
-    fn range(&self, part: usize) -> Range<usize> {
-        let first = part * self.per_part;
-        first..(first + self.per_part).min(self.pairs.len())
-    }
-
     fn part(&self, part: usize, seed: u64) -> OnePart {
-        let (range, random) = (self.range(part), self.draw_random(part, seed));
+        let (range, random) = (self.parts[part].clone(), self.draw_random(part, seed));
         let mut nodes = self.pairs.src[range.clone()].to_vec();
         nodes.extend_from_slice(&self.pairs.dst[range.clone()]);
         let hard = range.clone().map(|pair| self.pairs.negatives(pair));
@@ -156,9 +169,15 @@ impl PairParts {
     }
 
     /// Draws the random negatives of a part by hashes of (seed, part, number of the draw); ascending.
+    /// All parts of val and test pairs have the same ones, so that ranks among them do not depend on
+    /// how pairs are cut, and no part of train pairs has these.
     fn draw_random(&self, part: usize, seed: u64) -> Vec<NodeIdx> {
         let (first, end) = (self.candidates.start.raw(), self.candidates.end.raw());
-        let of_part = hash_int(part as u64 ^ hash_int(seed ^ SALT));
+        let number = match self.pairs.split[self.parts[part].start] {
+            Split::Train => part as u64,
+            _ => u64::MAX,
+        };
+        let of_part = hash_int(number ^ hash_int(seed ^ SALT));
         let mut drawn = BTreeSet::new();
         let mut draws = 0u64..;
         while drawn.len() < self.num_random {
@@ -170,10 +189,11 @@ impl PairParts {
         drawn.into_iter().collect()
     }
 
-    /// Returns the largest number of targets of a part, by node type.
+    /// Returns the number of targets of the part with most pairs, by node type.
     pub(crate) fn most_targets(&self, placement: &Placement) -> Vec<usize> {
         let ranges = (0..placement.num_types()).map(|at| placement.type_range(at));
-        let nodes = self.part(0, 0).nodes;
+        let largest = (0..self.parts.len()).max_by_key(|&part| self.parts[part].len());
+        let nodes = largest.map_or_else(Vec::new, |part| self.part(part, 0).nodes);
         let count =
             |range: Range<NodeIdx>| nodes.iter().filter(|node| range.contains(node)).count();
         ranges.map(count).collect()

@@ -207,7 +207,7 @@ impl TrainPlan {
     pub fn check_graph(&self, graph: &GraphMeta, hops: usize) -> Result<(), TrainError> {
         let checks = Checks::new(self, graph, hops);
         match &graph.pairs {
-            Some(pairs) => checks.links(pairs).map(drop),
+            Some(pairs) => checks.monitor(&checks.links(pairs)?).map(drop),
             None => checks.architecture_of(Task::Regression, 1).map(drop),
         }
     }
@@ -458,7 +458,11 @@ impl<'a> Checks<'a> {
             Some(monitor) if allowed.contains(&monitor) => Ok(monitor),
             Some(monitor) => {
                 let names: Vec<_> = allowed.iter().map(|metric| metric.name()).collect();
-                let problem = format!("allowed for its labels: {}", names.join(", "));
+                let targets = match arch.task() {
+                    Task::Links(_) => "pairs",
+                    _ => "its labels",
+                };
+                let problem = format!("allowed for {targets}: {}", names.join(", "));
                 Err(self.unfit("monitor", monitor.name(), problem))
             }
         }

@@ -57,6 +57,7 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
         }
         if let Some(plan) = &job.train {
             plan.check_graph(&graph(job), num_hops(job))?;
+            negatives(job, plan)?;
         }
     } else if let Some(plan) = job.train.as_ref().filter(|_| job.runs(Stage::Train)) {
         plan.check_input()?;
@@ -102,6 +103,17 @@ pub(crate) fn servers(job: &Job, plan: &TrainPlan) -> Result<(), JobError> {
 
 fn num_hops(job: &Job) -> usize {
     job.sample().map_or(0, |sample| sample.fanouts().len())
+}
+
+/// Checks that a training asks for no more random negatives than parts have. With `where`, fewer rows
+/// may be nodes, which is an error of the flatten stage.
+fn negatives(job: &Job, plan: &TrainPlan) -> Result<(), JobError> {
+    let (Some(pairs), Some(sample)) = (&job.graph.pairs, job.sample()) else {
+        return Ok(());
+    };
+    let num_rows = job.graph.types[pairs.to()].nodes.num_rows();
+    let per_part = sample.negatives_per_part(usize::try_from(num_rows).unwrap_or(usize::MAX))?;
+    Ok(plan.check_negatives(per_part)?)
 }
 
 /// Checks the keys of selected stages that must fit the labels.

@@ -73,8 +73,32 @@ pub(crate) fn build(
     meta.write(&plan.dir).map_err(failed)?;
     if cluster.process() == 0 {
         warn_of_empty(plan, &meta);
+        warn_of_silent(plan, &meta);
     }
     Ok(meta)
+}
+
+/// Warns of relations whose edges are nearly all left out, since they are pairs: a model learns
+/// nothing from such a relation.
+fn warn_of_silent(plan: &StorePlan, meta: &StoreMeta) {
+    let (Some(pairs), true) = (&meta.graph.pairs, meta.edges.left_out > 0) else {
+        return;
+    };
+    let relations = plan.graph.relations.iter().enumerate();
+    let relations = relations.filter(|(at, of)| !of.reversed && pairs.relations.contains(at));
+    for (at, of) in relations {
+        let (left_out, left) = (meta.edges.left_out, meta.edges.in_edges_of(at));
+        // Self-loops are no pairs, so that a few edges may be left.
+        if left <= left_out / 100 {
+            tracing::warn!(
+                "of `{}` {left} in-edges carry messages; {left_out} are pairs, which \
+                 `input.pairs.exclude` = {} leaves out: take fewer edges as pairs, or set \
+                 `exclude = \"batch\"`",
+                of.edges.table_key(),
+                serde_json::json!(pairs.exclude)
+            );
+        }
+    }
 }
 
 /// Warns of types and relations without rows, if `where` takes some rows of a table: a value may be

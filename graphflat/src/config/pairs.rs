@@ -67,7 +67,7 @@ impl SamplePlan {
     /// # Errors
     ///
     /// If there are more negatives than nodes.
-    pub(crate) fn negatives_per_part(&self, num_nodes: usize) -> Result<usize, FlattenError> {
+    pub fn negatives_per_part(&self, num_nodes: usize) -> Result<usize, FlattenError> {
         let written = self.pairs.and_then(|pairs| pairs.negatives);
         let wanted = written.unwrap_or(NEGATIVES_PER_PART.min(num_nodes));
         too_many(wanted, num_nodes).map_or(Ok(wanted), Err)

@@ -2,6 +2,7 @@
 
 use super::read::Survey;
 use super::walks::pairs_of_walks;
+use crate::pair_parts::cut_pairs;
 use crate::{FlattenError, FlattenPlan, Parts};
 use hashbrown::HashMap;
 use schemas::{
@@ -125,12 +126,11 @@ impl PairSurvey {
             let row = at * of_type.ids.len() / num_random;
             of_type.first + u32::try_from(row).expect("a node's row fits 32 bits")
         });
-        let num_parts = num_pairs.div_ceil(per_part);
-        let num_listed = num_parts.min(PARTS_LISTED);
+        let parts = cut_pairs(&self.counts, per_part);
+        let num_listed = parts.len().min(PARTS_LISTED);
         let mut is_known = vec![false; survey.num_nodes()];
         let lists = (0..num_listed).map(|at| {
-            let first = at * num_parts / num_listed * per_part;
-            let pairs = first..(first + per_part).min(num_pairs);
+            let pairs = parts[at * parts.len() / num_listed].clone();
             // With more pairs than were found, parts have the same ones again.
             let pairs = pairs.flat_map(|pair| self.ends[pair % self.ends.len()]);
             let mut targets: Vec<u32> = Vec::new();
@@ -144,7 +144,7 @@ impl PairSurvey {
                 .for_each(|&node| is_known[node as usize] = false);
             targets
         });
-        Ok((Parts::of_lists(lists.collect()), num_parts))
+        Ok((Parts::of_lists(lists.collect()), parts.len()))
     }
 }
 

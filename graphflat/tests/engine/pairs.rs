@@ -7,7 +7,7 @@ mod world;
 use crate::draw::Draw;
 use crate::run::{silent, snapshot_parts, temporary_dir};
 use graphflat::{FlattenPlan, FlattenSpec, Waves, flatten};
-use schemas::{GraphFeatureDataset, GraphPlan, GraphShard, Sampling};
+use schemas::{GraphFeatureDataset, GraphPlan, GraphShard, Sampling, Split};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -79,7 +79,8 @@ struct Found {
     edges: BTreeMap<String, BTreeSet<Ends>>,
     /// In-degree of each node, by relation and id.
     in_degree: BTreeMap<(String, String), u32>,
-    random: Vec<Vec<String>>,
+    /// By part: the split of its pairs, and its random negatives.
+    random: Vec<(Split, Vec<String>)>,
 }
 
 fn read(output: &Path) -> Found {
@@ -104,7 +105,9 @@ fn read(output: &Path) -> Found {
             found.pairs.push((both, known));
         }
         let random = pairs.random.iter().map(|row| dst(row.index()));
-        found.random.push(random.collect());
+        let splits: BTreeSet<Split> = pairs.split.iter().copied().collect();
+        assert_eq!(splits.len(), 1, "part {index} has pairs of one split");
+        found.random.push((pairs.split[0], random.collect()));
         assert_eq!(dataset.part(index).rows, pairs.len() as u64);
         for (edges, of) in shard.edges.iter().zip(&meta.relations) {
             let (from, to) = (&shard.nodes[of.from].ids, &shard.nodes[of.to].ids);
@@ -169,9 +172,18 @@ fn check(world: &World, what: &str) {
     let leaving = world.leaving(&expected);
     let relations = world.in_edges(&leaving);
     has_messages(&found.edges, &found.in_degree, &relations, what);
-    for random in &found.random {
+    let evaluation: Vec<_> = (found.random.iter())
+        .filter(|(split, _)| *split != Split::Train)
+        .collect();
+    for (split, random) in &found.random {
         let distinct: BTreeSet<&String> = random.iter().collect();
         assert_eq!(distinct.len(), 5, "{what}");
+        let is_that_of_evaluation = evaluation.iter().any(|(_, other)| other == random);
+        let all_equal = evaluation.iter().all(|(_, other)| other == random);
+        match split {
+            Split::Train => assert!(!is_that_of_evaluation, "{what}"),
+            _ => assert!(all_equal, "{what}"),
+        }
     }
     for workers in [2, 3, 8] {
         let other = tables.flatten(&spec, workers);

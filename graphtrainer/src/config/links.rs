@@ -3,19 +3,20 @@
 use gnn::{Decoder, PairLoss, PairLossKind};
 use serde::{Deserialize, Serialize};
 
-use super::TrainSpec;
+use super::{TrainPlan, TrainSpec};
 use crate::TrainError;
 
 /// Negatives of pairs, as written: pairs of the same src node with other dst nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NegativesSpec {
     /// Whether the dst nodes of other pairs of the batch are negatives, or of how many pairs.
     #[serde(default)]
     pub in_batch: InBatch,
-    /// Random negatives of each pair, drawn anew in each epoch from those of its part.
-    #[serde(default = "default_random")]
-    pub random: usize,
+    /// Random negatives of each pair, drawn anew in each epoch from those of its part. Default: 32, or
+    /// all of the part if it has fewer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub random: Option<usize>,
     /// How likely each node is among them.
     #[serde(default, skip_serializing_if = "DrawBy::is_uniform")]
     pub by: DrawBy,
@@ -25,9 +26,10 @@ pub struct NegativesSpec {
     /// Whether all random negatives of its part are negatives of a pair, and no others.
     #[serde(default)]
     pub all: bool,
-    /// Random negatives that a val or test pair is ranked among, always the same ones.
-    #[serde(default = "default_evaluation")]
-    pub evaluation: usize,
+    /// Random negatives that a val or test pair is ranked among, always the same ones. Default: 100,
+    /// or all of the part if it has fewer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<usize>,
 }
 
 /// How random negatives are drawn, as written.
@@ -91,25 +93,14 @@ impl Default for InBatch {
     }
 }
 
-impl Default for NegativesSpec {
-    fn default() -> Self {
-        Self {
-            in_batch: InBatch::default(),
-            random: default_random(),
-            by: DrawBy::Uniform,
-            hard: 0,
-            all: false,
-            evaluation: default_evaluation(),
-        }
+impl NegativesSpec {
+    fn random(&self) -> usize {
+        self.random.unwrap_or(32)
     }
-}
 
-fn default_random() -> usize {
-    32
-}
-
-fn default_evaluation() -> usize {
-    100
+    fn evaluation(&self) -> usize {
+        self.evaluation.unwrap_or(100)
+    }
 }
 
 /// The keys of links, as written.
@@ -161,12 +152,42 @@ impl LinkKeys {
                 InBatch::All(true) => Some(batch_size),
                 InBatch::Sections(pairs) => Some(pairs),
             },
-            random: if negatives.all { 0 } else { negatives.random },
+            random: if negatives.all { 0 } else { negatives.random() },
             by: negatives.by,
             hard: if negatives.all { 0 } else { negatives.hard },
             all: negatives.all,
-            evaluation: negatives.evaluation,
+            evaluation: negatives.evaluation(),
         }
+    }
+}
+
+impl TrainPlan {
+    /// Checks that parts with `per_part` random negatives have as many as `[train]` asks for.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Key`] if it asks for more.
+    pub fn check_negatives(&self, per_part: usize) -> Result<(), TrainError> {
+        let Some(negatives) = self.result.links.negatives else {
+            return Ok(());
+        };
+        let is_drawn_once = negatives.by == DrawBy::Uniform && !negatives.all;
+        for (key, wanted) in [
+            (
+                "negatives.random",
+                negatives.random.filter(|_| is_drawn_once),
+            ),
+            ("negatives.evaluation", negatives.evaluation),
+        ] {
+            if let Some(wanted) = wanted.filter(|wanted| *wanted > per_part) {
+                let allowed = format!(
+                    "a part has {per_part} random negatives (`flatten.negatives_per_part`, at most \
+                     all nodes of the type of dst ends); allowed is at most as many"
+                );
+                return Err(TrainError::of_key(key, wanted, allowed));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -210,15 +231,15 @@ impl TrainSpec {
             require(fits, "negatives.in_batch", pairs.to_string(), allowed);
         }
         for (key, count, least) in [
-            ("negatives.random", negatives.random, 0),
+            ("negatives.random", negatives.random(), 0),
             ("negatives.hard", negatives.hard, 0),
-            ("negatives.evaluation", negatives.evaluation, 1),
+            ("negatives.evaluation", negatives.evaluation(), 1),
         ] {
             let allowed = format!("allowed is {least} to {NEGATIVES_MAX}");
             let fits = (least..=NEGATIVES_MAX).contains(&count);
             require(fits, key, count.to_string(), allowed);
         }
-        let draws_none = negatives.all || negatives.random == 0;
+        let draws_none = negatives.all || negatives.random() == 0;
         require(
             negatives.by == DrawBy::Uniform || !draws_none,
             "negatives.by",
@@ -226,7 +247,7 @@ impl TrainSpec {
             "it needs random negatives: `random` above 0, without `all`".to_owned(),
         );
         let is_none = negatives.in_batch == InBatch::All(false);
-        let none = is_none && !negatives.all && negatives.random + negatives.hard == 0;
+        let none = is_none && !negatives.all && negatives.random() + negatives.hard == 0;
         let is_cross_entropy =
             self.loss.and_then(super::Loss::pair_kind) == Some(PairLossKind::BinaryCrossEntropy);
         require(

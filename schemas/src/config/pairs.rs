@@ -145,8 +145,8 @@ impl PairsSpec {
             (None, None) if self.walks.is_some() => self.check_types(input, found),
             (None, None) => found.push(SchemaError::Key {
                 key: "input.pairs".to_owned(),
-                problem: "lacks `from_edges`, the relation whose edges are the pairs, or `path`, a \
-                          table of pairs, or `walks`"
+                problem: "needs `input.pairs.from_edges`, the relation whose edges are the pairs, \
+                          or `input.pairs.path`, a table of pairs, or `input.pairs.walks`"
                     .to_owned(),
             }),
             (Some(from), None) => self.check_relation(from, input, found),
@@ -396,8 +396,8 @@ mod tests {
         check(
             false,
             json!({ "share": share }),
-            "`input.pairs`: lacks `from_edges`, the relation whose edges are the pairs, or `path`, \
-             a table of pairs, or `walks`",
+            "`input.pairs`: needs `input.pairs.from_edges`, the relation whose edges are the pairs, \
+             or `input.pairs.path`, a table of pairs, or `input.pairs.walks`",
         );
         check(
             false,
