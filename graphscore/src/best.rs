@@ -13,7 +13,7 @@ use crate::rows::{EndPart, EndRows};
 
 /// Items whose scores are computed at once: with the queries of a block 512 KiB, which stay in the
 /// cache while the best are looked for.
-const TILE: usize = 512;
+const TILE: usize = 256;
 
 /// What the best items of queries are found by.
 pub(crate) struct BestSearch<'a> {

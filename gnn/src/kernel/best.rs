@@ -2,8 +2,14 @@
 
 use super::instruction_set::run;
 
-/// Scores that are compared with the threshold at once.
-const LANES: usize = 16;
+/// Scores that are compared with the threshold by one instruction, at most.
+const LANES: usize = STEP as usize;
+
+/// Items from one chunk of scores to the next.
+const STEP: u32 = 16;
+
+/// Scores of which one test tells whether any is above the threshold.
+const GROUP: usize = 8 * LANES;
 
 /// Kept items beyond those wanted, at least: fewer would be sorted out too often.
 const SPARE_MIN: usize = 64;
@@ -49,31 +55,59 @@ impl BestItems {
 
     #[inline(always)]
     fn scan(&mut self, first: u32, scores: &[f32]) {
-        let (chunks, rest) = scores.as_chunks::<LANES>();
-        for (item, chunk) in (first..).step_by(LANES).zip(chunks) {
-            let above = chunk.map(|score| u32::from(score > self.threshold));
-            if above.iter().sum::<u32>() > 0 {
-                self.take(item, chunk);
+        let (groups, rest) = scores.as_chunks::<GROUP>();
+        for (item, group) in (first..).step_by(GROUP).zip(groups) {
+            let (chunks, _) = group.as_chunks::<LANES>();
+            // By lane: a bit for each chunk.
+            let mut above = [0_u32; LANES];
+            for (bit, chunk) in (0..).zip(chunks) {
+                for (above, &score) in above.iter_mut().zip(chunk) {
+                    *above |= u32::from(score > self.threshold) << bit;
+                }
+            }
+            let mut above = above.into_iter().fold(0, std::ops::BitOr::bitor);
+            while above != 0 {
+                let at = above.trailing_zeros();
+                self.take(item + at * STEP, &chunks[at as usize]);
+                above &= above - 1;
             }
         }
         let before = u32::try_from(scores.len() - rest.len()).expect("items fit 32 bits");
-        self.take(first + before, rest);
+        for (item, &score) in (first + before..).zip(rest) {
+            if score > self.threshold {
+                self.keep(item, score);
+            }
+        }
     }
 
-    /// Keeps the items whose score is above the threshold.
-    #[inline(never)]
-    fn take(&mut self, first: u32, scores: &[f32]) {
-        for (item, &score) in (first..).zip(scores) {
+    /// Keeps the items of a chunk whose score is above the threshold.
+    #[inline(always)]
+    fn take(&mut self, first: u32, chunk: &[f32; LANES]) {
+        let mut above = 0_u32;
+        for (lane, &score) in (0..).zip(chunk) {
+            above |= u32::from(score > self.threshold) << lane;
+        }
+        while above != 0 {
+            let lane = above.trailing_zeros();
+            let score = chunk[lane as usize];
+            // The threshold may have risen since.
             if score > self.threshold {
-                self.keys.push(key(score, item));
-                if self.keys.len() == self.most + self.most.max(SPARE_MIN) {
-                    self.drop_worst();
-                }
+                self.keep(first + lane, score);
             }
+            above &= above - 1;
+        }
+    }
+
+    #[inline(always)]
+    fn keep(&mut self, item: u32, score: f32) {
+        self.keys.push(key(score, item));
+        if self.keys.len() == self.most + self.most.max(SPARE_MIN) {
+            self.drop_worst();
         }
     }
 
     /// Drops all but the best items.
+    #[inline(never)]
     fn drop_worst(&mut self) {
         let worst = self.most - 1;
         self.keys

@@ -6,7 +6,7 @@ use crate::Dense;
 
 /// Src nodes that [`Scorer::block`] scores at a time. Every product then has the same shape, and a
 /// score the same bits in any block.
-const BLOCK: usize = 256;
+const BLOCK: usize = 512;
 
 /// A decoder with its parameters.
 #[derive(Clone, Debug)]
