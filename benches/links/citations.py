@@ -155,6 +155,7 @@ def main():
     parser.add_argument("--program", default="graphflat")
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--hidden", nargs="*", default=["32,16", "128,64"], help="widths to try")
@@ -196,7 +197,8 @@ def main():
     }
     competitors["PyG GAE"] = lambda *rest: gae(args, *rest)
     competitors["PyG LinkNeighborLoader"] = lambda *rest: loader(args, *rest)
-    splits = {seed: split_of(seed) for seed in [CHOICE, *range(args.seeds)]}
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    splits = {seed: split_of(seed) for seed in [CHOICE, *seeds]}
     for name in args.only or competitors:
         train = competitors[name]
         tried = {}
@@ -207,7 +209,7 @@ def main():
             tried[(tuple(hidden), rate)] = float(found)
         hidden, rate = max(tried, key=tried.get) if tried else choices[0]
         found = {"val": [], "test": []}
-        for seed in range(args.seeds):
+        for seed in seeds:
             rows = train(seed, *splits[seed], list(hidden), rate)
             for part in found:
                 found[part].append(common.dot_metrics(rows, *splits[seed][0][part]))

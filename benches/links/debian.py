@@ -7,6 +7,8 @@ the softmax of each pair among 32 drawn nodes and the other dst ends of its batc
 the highest val MRR counts. Both sides rank each test pair among the same 100 drawn nodes.
 
     graphflat run jobs/debian-links.toml
+    graphflat run jobs/debian-links.toml --stage flatten --set train.streamed=false \\
+        --set 'flatten.output="out/debian-links/graphfeatures"'
     python debian.py --out out/debian-links --data jobs/data/debian
 """
 import argparse
