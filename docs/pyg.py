@@ -335,6 +335,8 @@ def decoder(model_dir):
 def load(model_dir):
     """Loads any model as a stack of PyG's convs."""
     arch = read_json(model_dir)["architecture"]
+    if arch["layer"] == "lightgcn":
+        raise ValueError("lightgcn is no stack of convs; docs/pyg.md shows PyG's LightGCN")
     return finish(model_dir, Typed(arch) if "types" in arch else Stack(arch))
 
 
@@ -346,6 +348,7 @@ def load_whole(model_dir):
     layer, hidden = arch["layer"], arch["hidden"]
     is_attention = layer in ("gat", "gatv2")
     for problem, name in [
+        (layer == "lightgcn", "conv of lightgcn"),
         (arch["residual"], "residual"),
         (arch["edge_dim"] and not is_attention, "edge features of gin"),
         (len(set(hidden)) > 1, "hidden widths that differ"),

@@ -92,6 +92,56 @@ batch_size = 256
 negatives = { random = 8, evaluation = 10 }
 "#;
 
+/// All purchases are train pairs, and carry messages.
+pub(crate) const LIGHT: &str = r#"name = "light"
+seed = 7
+workers = 2
+
+[input.nodes.user]
+path = "users.parquet"
+id = "name"
+embedding = 8
+
+[input.nodes.item]
+path = "items.parquet"
+id = "id"
+embedding = 8
+
+[input.edges.buys]
+path = "buys.parquet"
+from = "user"
+to = "item"
+src = "user"
+dst = "item"
+reverse = "bought_by"
+
+[input.pairs]
+from_edges = "buys"
+share = { train = 1.0 }
+exclude = "none"
+
+[flatten]
+output = "out/features"
+hops = 2
+fanouts = ["all", "all"]
+pairs_per_part = 1000
+negatives_per_part = 90
+
+[train]
+output = "out/model"
+model = "lightgcn"
+hidden = [8, 8]
+epochs = 3
+batch_by = "src"
+batch_size = 32
+src_power = 0.75
+embedding_weight_decay = 0.0001
+negatives = { all = true, evaluation = 20 }
+
+[infer]
+output = "out/embeddings"
+"#;
+
 pub(crate) const USERS: usize = 120;
 pub(crate) const ITEMS: usize = 90;
 const PLANTED_NODES: usize = 4000;
@@ -183,6 +233,46 @@ fn links_of_two_types_are_trained_and_inferred() {
         .run(&job, &["--fresh", "--stage", "train", "--processes", "2"])
         .ok();
     assert!(files.map(|file| model_file(&bench, file)) == of_one);
+}
+
+#[test]
+fn lightgcn_is_trained_inferred_and_resumed() {
+    let bench = shop();
+    let job = Job::of_text(LIGHT);
+    bench.run(&job, &[]).ok();
+    let files = ["model.safetensors", "model.json", "epochs.jsonl"];
+    let tables = ["user", "item"].map(|name| format!("embeddings/{name}.parquet"));
+    let all = || -> Vec<Vec<u8>> {
+        let tables = tables.iter().map(String::as_str);
+        files
+            .into_iter()
+            .chain(tables)
+            .map(|file| model_file(&bench, file))
+            .collect()
+    };
+    let of_one = all();
+    let notes = bench.manifest("out/model")["report"]["notes"].to_string();
+    assert!(
+        notes.contains("exclude = \\\"none\\\": train pairs carry messages"),
+        "{notes}"
+    );
+    let train = ["--fresh", "--stage", "train"];
+    bench
+        .run(&job, &[&train[..], &["--processes", "2"]].concat())
+        .ok();
+    assert!(all() == of_one, "two processes train the same bits");
+    let two = job.with("batch_size = 32", "batch_size = 16\nworkers = 2");
+    bench.run(&two, &train).ok();
+    let losses = |text: &[u8]| -> Vec<f64> {
+        let lines = std::str::from_utf8(text).unwrap().lines();
+        let value = |line| serde_json::from_str::<Value>(line).unwrap();
+        lines
+            .map(|line| value(line)["loss"].as_f64().unwrap())
+            .collect()
+    };
+    for (got, wanted) in losses(&all()[2]).iter().zip(losses(&of_one[2])) {
+        assert!((got / wanted - 1.0).abs() < 1e-5, "{got}, {wanted}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use arrow::array::{ArrayRef, Float64Array};
 use crate::embeddings::{self, JOB, UNTYPED};
 use crate::forward::{infer, job, train, write};
 use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, mix};
+use crate::link_models;
 use crate::needs::{checkout, skip};
 
 /// Models that load into PyG's whole models.
@@ -183,6 +184,42 @@ fn categories_times_and_gaps_are_encoded_in_pyg() {
     }
     check_page("Categories, times and gaps", &cases);
 }
+
+#[test]
+fn lightgcn_has_the_embeddings_of_pyg() {
+    let Some(python) = python() else {
+        return;
+    };
+    let bench = link_models::shop();
+    bench.run(&Job::of_text(link_models::LIGHT), &[]).ok();
+    let run = Command::new(&python)
+        .args(["-c", COMPARE_LIGHT])
+        .arg(checkout().join("docs/pyg.md"))
+        .env("PYTHONPATH", checkout().join("docs"))
+        .current_dir(bench.path(""))
+        .output();
+    let outcome = Outcome::of(&run.unwrap()).ok();
+    let off: f64 = outcome.stdout.trim().parse().unwrap();
+    assert!(off < 1e-5, "{off}");
+}
+
+/// Runs the code of the section on LightGCN, and prints the largest error of an embedding relative
+/// to the largest number.
+const COMPARE_LIGHT: &str = r#"
+import glob, sys
+text = open(sys.argv[1]).read().split("\n## LightGCN\n")[1].split("\n## ")[0]
+exec(text.split("```python\n")[1].split("```")[0])
+parts = {}
+for kind, ids in (("user", users["name"]), ("item", items["id"])):
+    found = sorted(glob.glob(f"out/embeddings/embeddings/{kind}/*.parquet"))
+    rows = {}
+    for path in found:
+        table = pq.read_table(path).to_pydict()
+        rows.update(zip(table["id"], table["embedding"]))
+    parts[kind] = [rows[id] for id in ids.to_pylist()]
+wanted = torch.tensor(parts["user"] + parts["item"])
+print(((z - wanted).abs().max() / wanted.abs().max()).item())
+"#;
 
 #[test]
 fn pyg_names_what_it_cannot_load() {

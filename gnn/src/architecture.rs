@@ -64,6 +64,7 @@ impl Architecture {
         self.validate_widths()?;
         self.validate_attention()?;
         validate_links(self.task, self.has_head())?;
+        self.validate_light()?;
         for (key, rate) in [
             ("dropout", self.dropout),
             ("input_dropout", self.input_dropout),
@@ -95,6 +96,21 @@ impl Architecture {
             },
         )?;
         self.validate_size()
+    }
+
+    /// Checks that a `LightGCN` propagates learnable rows and nothing else.
+    fn validate_light(&self) -> Result<(), GnnError> {
+        if self.layer != LayerKind::LightGcn {
+            return Ok(());
+        }
+        let alone = self.embedding_dim == Some(self.in_dim);
+        require(alone, "embedding_dim", || LIGHT_INPUT.to_owned())?;
+        let widths = self.hidden.iter().chain([&self.out_dim]);
+        let num_convs = self.num_layers;
+        let odd = widths.take(num_convs).find(|width| **width != self.in_dim);
+        require(odd.is_none(), "hidden", || light_widths(self.in_dim))?;
+        let rates = [self.dropout, self.input_dropout];
+        validate_light_options(rates, self.norm, self.residual, self.edge_weight)
     }
 
     /// Refuses a model of more than [`PARAMETERS_MAX`] parameters before any of them is made.
@@ -165,6 +181,8 @@ impl Architecture {
             attention_dropout: self.attention_dropout,
             norm: self.norm,
             activation: self.activation,
+            carried_dim: self.out_dim_of_convs(),
+            of_relation: false,
             bipartite: false,
         }
     }
@@ -260,10 +278,18 @@ impl Architecture {
         }
     }
 
-    /// Returns the output width of conv `layer` (1-based).
+    /// Returns the output width of conv `layer` (1-based). Between the layers of `LightGCN`, each row
+    /// has the start of the propagation behind it.
     #[must_use]
     pub fn output_dim(&self, layer: usize) -> usize {
-        self.hidden.get(layer - 1).copied().unwrap_or(self.out_dim)
+        let given = self.hidden.get(layer - 1).copied().unwrap_or(self.out_dim);
+        let carries = self.layer == LayerKind::LightGcn && layer < self.num_layers;
+        given << u8::from(carries)
+    }
+
+    /// Returns the output width of the last conv.
+    fn out_dim_of_convs(&self) -> usize {
+        self.output_dim(self.num_layers)
     }
 
     /// Tells whether a linear head follows the convs.
@@ -285,6 +311,30 @@ pub(crate) fn validate_links(task: Task, has_head: bool) -> Result<(), GnnError>
     require(!is_links || !has_head, "hidden", || {
         "with links the output of the last conv is the embedding, which no head follows".to_owned()
     })
+}
+
+/// The input of `LightGCN`.
+pub(crate) const LIGHT_INPUT: &str =
+    "lightgcn propagates learnable rows: all nodes have them, and no features";
+
+/// Returns the rule for the widths of `LightGCN`.
+pub(crate) fn light_widths(dim: usize) -> String {
+    format!("every layer of lightgcn is as wide as the learnable rows, {dim}")
+}
+
+/// Checks that `LightGCN` has no options that change rows between its layers.
+pub(crate) fn validate_light_options(
+    rates: [f32; 2],
+    norm: Norm,
+    residual: bool,
+    edge_weight: bool,
+) -> Result<(), GnnError> {
+    let none = |what: &'static str| move || format!("lightgcn has no {what}");
+    require(rates[0] == 0.0, "dropout", none("dropout"))?;
+    require(rates[1] == 0.0, "input_dropout", none("dropout"))?;
+    require(norm == Norm::None, "norm", none("norm"))?;
+    require(!residual, "residual", none("residual"))?;
+    require(!edge_weight, "edge_weight", none("edge weights"))
 }
 
 pub(crate) fn require(

@@ -10,6 +10,7 @@ mod tests;
 
 pub use data::{BlockData, RangeData, Sampling};
 pub use nodes::NodeColumns;
+pub(crate) use nodes::light_root;
 
 use std::sync::Arc;
 

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use crate::kernel::propagate::against;
 use crate::kernel::{Shared, count_of};
 use crate::{Block, Sampling};
 
@@ -124,6 +125,32 @@ impl<'a> Coefficients<'a> {
         let own_weight = |v| nodes.own_weight(v, is_weighted);
         let own = own.map(|v| round(own_weight(v) * inverse[v] * inverse[v]));
         (edge.into(), own.collect::<Vec<f32>>().into())
+    }
+
+    /// Returns `LightGCN`'s coefficient of each edge; self-loops are edges as all others.
+    #[must_use]
+    pub fn light(&self) -> Shared<f32> {
+        let cache = &self.block.cached_coefficients().light;
+        let compute = || {
+            let (csr, roots) = (self.block.csr(), self.block.nodes().light_roots());
+            let plain = Coefficients {
+                weight: None,
+                ..*self
+            };
+            let of_edge = |v, edge: usize, term: f64| {
+                let src = csr.col[edge] as usize;
+                term * roots[src] * roots[csr.own(v)]
+            };
+            plain.per_edge(of_edge).into()
+        };
+        cache.get_or_init(compute).clone()
+    }
+
+    /// Returns [`light`](Self::light) in the order of the src nodes.
+    pub(crate) fn light_back(&self) -> Shared<f32> {
+        let compute = || against(self.block.csr(), &self.light());
+        let cache = &self.block.cached_coefficients().light_back;
+        cache.get_or_init(compute).clone()
     }
 
     /// Computes a value of each edge from its row and its term of the row's sum.

@@ -97,6 +97,7 @@ mod gpu;
 pub mod kernel;
 mod label_scale;
 mod layer;
+mod light;
 mod link;
 mod loss;
 mod model;

@@ -10,13 +10,14 @@
 )]
 
 mod decoder;
+mod full;
 mod loss;
 mod pairs;
 mod scorer;
 
 pub use decoder::Decoder;
 pub(crate) use decoder::Weights;
-pub(crate) use loss::loss_and_slope;
+pub(crate) use loss::{PairSlopes, loss_and_slope};
 pub use pairs::{PairLoss, PairLossKind, Pairs};
 pub use scorer::Scorer;
 

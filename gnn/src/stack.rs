@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use crate::layer::{Aggregated, Conv, Features, MaskKind, Pass, Place, Scope, Src};
-use crate::{Architecture, Block, ReadyInput};
+use crate::kernel::Spmm;
+use crate::layer::{Aggregated, Conv, Features, MaskKind, Pass, Place, Scope, Src, lightgcn};
+use crate::ops::Fused;
+use crate::{Architecture, Block, Coefficients, LayerKind, ReadyInput};
 
 /// The convs of a model and a pass over them.
 pub(crate) struct Stack<'a> {
@@ -30,6 +32,9 @@ impl<'a> Stack<'a> {
             Some(cols) => self.pass.learnable(0, input, cols),
             None => self.pass.features(input),
         };
+        if self.arch.layer == LayerKind::LightGcn {
+            return self.head(self.propagated(blocks, self.pass.dense(features)));
+        }
         if let Some(block) = blocks.first() {
             let (rate, key) = (self.arch.input_dropout, block.shared_key());
             features = self.pass.drop_features((1, rate), key, features);
@@ -38,6 +43,22 @@ impl<'a> Stack<'a> {
             features = Features::Dense(self.layer(Place { layer, block }, features));
         }
         self.head(self.pass.dense(features))
+    }
+
+    /// Returns the mean of the learnable rows and of all layers of `LightGCN`, as its convs compute
+    /// it, without rows in two halves.
+    fn propagated(&self, blocks: &[Block], start: Tensor<2>) -> Tensor<2> {
+        let mut rows = start.clone();
+        for block in blocks {
+            let sum = Fused::Spmm(Spmm {
+                csr: Arc::clone(block.csr()),
+                rows: block.num_dst(),
+                edge: Coefficients::new(block, false).light(),
+                own: None,
+            });
+            rows = sum.apply(rows) + start.clone().narrow(0, 0, block.num_dst());
+        }
+        lightgcn::mean(rows, blocks.len())
     }
 
     /// Runs one conv with residual, norm, activation, and dropout for the next layer:
@@ -92,6 +113,11 @@ impl<'a> Stack<'a> {
         let rows = aggregated.unwrap_or_else(|| conv.aggregate(&scope, block, src, own));
         let rows = Aggregated { rows, is_projected };
         let summed = conv.update(&scope, block, rows, own).plus(residual);
+        if self.arch.layer == LayerKind::LightGcn {
+            let own = self.pass.dense(own.clone()).narrow(0, 0, block.num_dst());
+            let place = (layer, self.arch.num_layers);
+            return lightgcn::carry(&self.pass, place, summed, own, None);
+        }
         if !self.arch.is_hidden(layer) {
             return self.pass.sum(summed, None, None);
         }

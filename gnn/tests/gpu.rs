@@ -18,7 +18,7 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use gnn::typed::{TypedArchitecture, TypedKind, TypedModel};
+use gnn::typed::{TypedArchitecture, TypedModel};
 use gnn::{Architecture, Device, LayerKind, LossAndGradient, Mode, Model, Norm, ReadyInput};
 use support::{Batch, Case, architectures, batch, case_for, labels, plain};
 
@@ -174,7 +174,7 @@ fn typed_dropout_and_samples_give_the_same_gradient() {
 
 #[test]
 fn learnable_rows_get_the_same_gradient() {
-    for mut arch in TypedKind::all().map(models::plain) {
+    for mut arch in models::kinds().map(models::plain) {
         for of in &mut arch.types {
             let in_dim = *of.in_dim.get_or_insert(3);
             of.embedding_dim = Some(in_dim.min(2));

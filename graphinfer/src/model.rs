@@ -3,8 +3,8 @@
 use crate::InferError;
 use crate::config::{InferSampling, InferTypes, Method};
 use crate::plan::InferPlan;
-use gnn::typed::TypedModel;
-use gnn::{Model, Task, Transform};
+use gnn::typed::{TypedKind, TypedModel};
+use gnn::{LayerKind, Model, Task, Transform};
 use graphtrainer::batch::EdgeColumns;
 use graphtrainer::{
     AnyArchitecture, AnyModel, AnyModelFile, NodeEmbeddings, TableFile, load_any_with,
@@ -69,13 +69,18 @@ pub(crate) struct Shape {
     pub(crate) num_types: usize,
     /// Number of relations; 1 if nodes have no types.
     pub(crate) num_relations: usize,
+    /// Whether the only embedding is the output of the last layer.
+    pub(crate) is_light: bool,
 }
 
 impl Shape {
     fn of(arch: &AnyArchitecture) -> Self {
-        let (num_layers, hidden) = match arch {
-            AnyArchitecture::Untyped(arch) => (arch.num_layers, arch.hidden.clone()),
-            AnyArchitecture::Typed(arch) => (arch.num_layers, arch.hidden.clone()),
+        let (num_layers, hidden, layer) = match arch {
+            AnyArchitecture::Untyped(arch) => {
+                let layer = TypedKind::Conv(arch.layer);
+                (arch.num_layers, arch.hidden.clone(), layer)
+            }
+            AnyArchitecture::Typed(arch) => (arch.num_layers, arch.hidden.clone(), arch.layer),
         };
         Self {
             num_layers,
@@ -85,6 +90,7 @@ impl Shape {
             has_readout: arch.readout().is_some(),
             num_types: arch.type_names().len(),
             num_relations: arch.edge_columns().len(),
+            is_light: layer == TypedKind::Conv(LayerKind::LightGcn),
         }
     }
 
@@ -334,8 +340,8 @@ impl Record {
     }
 
     /// Returns the layer whose output is the embedding: the planned layer, or else the last hidden
-    /// layer; of a model of links the last layer. A model of one layer without a linear head has no hidden layer; then its layer is
-    /// returned, whose output are the logits.
+    /// layer; of a model of links and of lightgcn the last layer. A model of one layer without a
+    /// linear head has no hidden layer; then its layer is returned, whose output are the logits.
     pub(crate) fn embedding_layer(&self, plan: &InferPlan) -> Result<usize, InferError> {
         let layers = self.shape.num_layers;
         if let Some(layer) = plan.layer.filter(|_| self.shape.has_readout) {
@@ -346,7 +352,12 @@ impl Record {
             });
         }
         match plan.layer {
-            None if self.is_of_links() => Ok(layers),
+            None if self.is_of_links() || self.shape.is_light => Ok(layers),
+            Some(layer) if self.shape.is_light && layer != layers => Err(InferError::Key {
+                key: "infer.layer",
+                value: layer.to_string(),
+                allowed: format!("lightgcn has one embedding, the mean over all {layers} layers"),
+            }),
             None => Ok(self.shape.hidden.len().max(1)),
             Some(layer) if (1..=layers).contains(&layer) => Ok(layer),
             Some(layer) => Err(InferError::Key {

@@ -85,6 +85,7 @@ fn variant(name: &'static str, possible: u64, nodes: u64) -> Variant {
         id_type: IdType::UInt64,
         dim: DIM,
         seed: 1,
+        weight_decay: 0.0,
     };
     let tensors = [TensorSpec {
         name: "a".to_owned(),

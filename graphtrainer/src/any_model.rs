@@ -5,10 +5,12 @@ mod file;
 use std::sync::Arc;
 
 use gnn::kernel::Partitioning;
-use gnn::typed::{RelationEnds, Schema, TypedArchitecture, TypedBlock, TypedBlockData, TypedModel};
+use gnn::typed::{
+    RelationEnds, Schema, TypedArchitecture, TypedBlock, TypedBlockData, TypedKind, TypedModel,
+};
 use gnn::{
-    Architecture, Block, BlockData, Dense, Device, GnnError, LabelScale, Labels, LossAndGradient,
-    Mode, Model, ParameterInfo, Readout, ReadyInput, Scorer, Task,
+    Architecture, Block, BlockData, Dense, Device, GnnError, LabelScale, Labels, LayerKind,
+    LossAndGradient, Mode, Model, ParameterInfo, Readout, ReadyInput, Scorer, Task,
 };
 use schemas::GraphMeta;
 use serde::Serialize;
@@ -203,6 +205,16 @@ impl AnyModel {
     /// Returns the meaning of the logits.
     pub fn task(&self) -> Task {
         on_either!(AnyModel, self, model => model.architecture().task)
+    }
+
+    /// Tells whether the model is a `LightGCN`.
+    pub(crate) fn is_light(&self) -> bool {
+        match self {
+            Self::Untyped(model) => model.architecture().layer == LayerKind::LightGcn,
+            Self::Typed(model) => {
+                model.architecture().layer == TypedKind::Conv(LayerKind::LightGcn)
+            }
+        }
     }
 
     /// Returns the width of the logits.

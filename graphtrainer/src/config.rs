@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use gnn::typed::{RelationAggregator, TypedKind};
-use gnn::{Activation, Aggregator, Decoder, Norm, Readout};
+use gnn::{Activation, Aggregator, Decoder, LayerKind, Norm, Readout};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
@@ -22,9 +22,13 @@ mod plan;
 pub(crate) use check::quoted;
 pub use kinds::{Device, Loss, UpdateMode};
 pub(crate) use links::LinkPlan;
-pub use links::{DrawBy, InBatch, NegativesSpec};
+pub(crate) use links::NEGATIVES_MAX;
+pub use links::{BatchBy, DrawBy, InBatch, NegativesSpec};
 pub(crate) use plan::{ResultPlan, TuningPlan};
 pub use plan::{TrainContext, TrainPlan};
+
+/// Default dropout on the input of layers.
+const DROPOUT: f32 = 0.5;
 
 /// Table `[train]` as written.
 ///
@@ -33,8 +37,8 @@ pub use plan::{TrainContext, TrainPlan};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainSpec {
-    /// Kind of layer: `gcn`, `sage`, `gat`, `gatv2` or `gin`; for a typed graph also `rgcn`,
-    /// `simple_hgn` or `hgt`.
+    /// Kind of layer: `gcn`, `sage`, `gat`, `gatv2`, `gin` or `lightgcn`; for a typed graph also
+    /// `rgcn`, `simple_hgn` or `hgt`.
     pub model: TypedKind,
     /// Widths of the hidden layers. With one width fewer than hops, the last layer computes the
     /// prediction; with as many as hops, a linear head does. Default: none, which fits one hop.
@@ -70,9 +74,8 @@ pub struct TrainSpec {
     /// Non-linearity of hidden layers: `relu` (default) or `elu`.
     #[serde(default)]
     pub activation: Activation,
-    /// Dropout on the input of every layer but the first. Default 0.5.
-    #[serde(default = "default_dropout")]
-    pub dropout: f32,
+    /// Dropout on the input of every layer but the first. Default 0.5; `lightgcn` has none.
+    pub dropout: Option<f32>,
     /// Dropout on the features. Default 0.
     #[serde(default)]
     pub input_dropout: f32,
@@ -107,6 +110,9 @@ pub struct TrainSpec {
     /// Weight decay; `adamw` decouples it from the gradient. Default 0.
     #[serde(default)]
     pub weight_decay: f32,
+    /// Weight decay of learnable rows that have a gradient; as `weight_decay`. Default 0.
+    #[serde(default)]
+    pub embedding_weight_decay: f32,
     /// 1-based layers whose parameters decay; the head counts as the last. Default: all.
     pub weight_decay_layers: Option<Vec<usize>>,
     /// Largest number of passes over the train targets.
@@ -145,6 +151,13 @@ pub struct TrainSpec {
     /// a val or test pair is ranked among. `all = true`: all random negatives of the part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub negatives: Option<NegativesSpec>,
+    /// Pairs: the unit of batches: `pair` (default), or `src`: a batch has `batch_size` src nodes, each
+    /// with all train pairs of its part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_by: Option<BatchBy>,
+    /// Pairs: the d train pairs of a src node in its part weigh `d ^ src_power` together. Default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub src_power: Option<f32>,
     /// Weight of a target's loss by its class: a list, or `"balanced"`. Default: 1 for all.
     pub class_weights: Option<ClassWeights>,
     /// Random seed of weights, order and dropout. Default: the job's.
@@ -213,7 +226,7 @@ impl TrainSpec {
         let input = input.expect("it was checked to be there");
         let consistency = self.consistency()?;
         let schedule = self.schedule.map(|written| written.checked(self.epochs));
-        let (optimizer, links) = (self.update_rule(), self.link_keys());
+        let (optimizer, links, dropout) = (self.update_rule(), self.link_keys(), self.dropout());
         Ok(TrainPlan {
             input: resolve(&ctx.base, &input, "input")?,
             output: resolve(&ctx.base, &self.output, "output")?,
@@ -233,7 +246,7 @@ impl TrainSpec {
                 attention_residual: self.attention_residual,
                 normalize_output: self.normalize_output,
                 activation: self.activation,
-                dropout: self.dropout,
+                dropout,
                 input_dropout: self.input_dropout,
                 attention_dropout: self.attention_dropout,
                 norm: self.norm,
@@ -247,6 +260,7 @@ impl TrainSpec {
                 optimizer,
                 schedule: schedule.transpose()?.flatten(),
                 weight_decay: self.weight_decay,
+                embedding_weight_decay: self.embedding_weight_decay,
                 weight_decay_layers: self.weight_decay_layers,
                 epochs: self.epochs,
                 batch_size: self.batch_size,
@@ -277,6 +291,14 @@ impl TrainSpec {
 }
 
 impl TrainSpec {
+    /// Returns the share of outputs that are dropped: what is written, or the model's default.
+    fn dropout(&self) -> f32 {
+        self.dropout.unwrap_or(match self.model {
+            TypedKind::Conv(LayerKind::LightGcn) => 0.0,
+            _ => DROPOUT,
+        })
+    }
+
     /// Returns the update rule, without a schedule.
     fn update_rule(&self) -> Optimizer {
         Optimizer {
@@ -295,10 +317,6 @@ fn resolve(base: &Path, path: &Path, name: &'static str) -> Result<PathBuf, Trai
         base,
         path,
     )?)
-}
-
-fn default_dropout() -> f32 {
-    0.5
 }
 
 fn default_learning_rate() -> f32 {

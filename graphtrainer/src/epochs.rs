@@ -68,7 +68,7 @@ impl Training<'_> {
     ) -> Result<(), TrainError> {
         let result = &self.plan.result;
         let num_workers = result.workers;
-        let order = training_order(self.plan, supply.source);
+        let order = training_order(self.plan, supply.source)?;
         let server = MemoryServer::new(
             &tensors(prepared.model.parameters(), &prepared.decays),
             optimizer(self.plan, order.num_batches()),
@@ -107,7 +107,7 @@ impl Training<'_> {
         val: &mut Evaluator<'_>,
         leader: &mut Leader<'_>,
     ) -> Result<(), TrainError> {
-        let order = training_order(self.plan, supply.source);
+        let order = training_order(self.plan, supply.source)?;
         let training = LedTraining {
             plan: self.plan,
             prepared,

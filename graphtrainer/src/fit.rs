@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gnn::Transform;
-use schemas::Split;
 use schemas::progress::{Event, Progress};
+use schemas::{Exclude, Split};
 
 use crate::any_model::AnyModel;
 use crate::checkpoint::Checkpoint;
@@ -132,9 +132,7 @@ pub(crate) fn fit_with(
         label_names(&source.graph),
         &mut notes,
     )?;
-    if monitor.is_none() {
-        notes.push("without val targets the last epoch counts as the best".to_owned());
-    }
+    notes.extend(notes_of(source, monitor));
     Ok(Trained {
         model,
         transforms: prepared.transforms,
@@ -147,6 +145,32 @@ pub(crate) fn fit_with(
         device: state.device,
         notes,
     })
+}
+
+/// Says what the source of a training gives up.
+fn notes_of(source: &Source, monitor: Option<Metric>) -> Vec<String> {
+    let no_val = "without val targets the last epoch counts as the best";
+    let pairs = source.graph.pairs.as_ref();
+    let of_pairs = pairs.and_then(|pairs| protocol(pairs.exclude));
+    let notes = monitor.is_none().then_some(no_val).into_iter();
+    notes.chain(of_pairs).map(str::to_owned).collect()
+}
+
+/// Says what pairs that carry messages give up.
+fn protocol(exclude: Exclude) -> Option<&'static str> {
+    match exclude {
+        Exclude::All => None,
+        Exclude::Batch => Some(
+            "exclude = \"batch\": train pairs carry messages, except in their own batches. In \
+             inference and in train metrics they always do, so both ends of a train pair have other \
+             embeddings than in its batch; val and test pairs never carry messages",
+        ),
+        Exclude::None => Some(
+            "exclude = \"none\": train pairs carry messages, also in their own batches. So train \
+             losses and train metrics show pairs that the model has seen as edges; val and test \
+             pairs never carry messages",
+        ),
+    }
 }
 
 /// Returns the metrics of all splits, each named by split and metric.

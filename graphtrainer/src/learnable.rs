@@ -38,6 +38,8 @@ pub(crate) struct BatchRows {
     /// `[num_src of the first block]`: position of each node's row. A node that is in several parts
     /// is in the block several times.
     position: Vec<u32>,
+    /// Whether node i has row i.
+    is_in_order: bool,
     /// `[num_src, _]`: the transformed features, which come before the row.
     features: Option<Dense>,
 }
@@ -59,10 +61,12 @@ impl BatchRows {
             let (position, _) = index.insert(&nodes.ids, place.node as usize);
             u32::try_from(position).expect("an index holds fewer than 2^32 ids")
         });
+        let position: Vec<u32> = position.collect();
         Self {
             node_type: of.node_type,
             dim: of.table.dim,
-            position: position.collect(),
+            is_in_order: (0..).zip(&position).all(|(at, &position)| at == position),
+            position,
             ids: index.into_ids(),
             features,
         }
@@ -70,9 +74,17 @@ impl BatchRows {
 
     /// Returns the features of each node with its row behind them; none without nodes. `values` has
     /// the row of each id.
-    fn input(&self, values: &[f32]) -> Result<Option<ReadyInput>, GnnError> {
+    fn input(&self, values: Vec<f32>) -> Result<Option<ReadyInput>, GnnError> {
         if self.position.is_empty() {
             return Ok(None);
+        }
+        if self.is_in_order && self.features.is_none() {
+            let dense = Dense {
+                rows: self.position.len(),
+                cols: self.dim,
+                values,
+            };
+            return Ok(Some(ReadyInput::new(Input::Dense(dense))?));
         }
         let rows = self.position.iter().map(|&position| {
             let start = position as usize * self.dim;
@@ -83,7 +95,13 @@ impl BatchRows {
     }
 
     /// Adds up the gradients of each row. `slopes` has those of the nodes of the batch.
-    fn gradient(&self, slopes: &Dense) -> RowGradient {
+    fn gradient(&self, slopes: Dense) -> RowGradient {
+        if self.is_in_order {
+            return RowGradient {
+                ids: self.ids.clone(),
+                values: slopes.values,
+            };
+        }
         let mut values = vec![0.0; self.ids.len() * self.dim];
         for (&position, slope) in self
             .position
@@ -155,9 +173,11 @@ fn inputs(
 /// Returns the input of a batch with the rows that a server returned, by table.
 pub(crate) fn pulled_input(
     batch: &[BatchRows],
-    pulled: &[Vec<f32>],
+    mut pulled: Vec<Vec<f32>>,
 ) -> Result<LearnableInput, GnnError> {
-    inputs(batch, |table, rows| rows.input(&pulled[table]))
+    inputs(batch, |table, rows| {
+        rows.input(std::mem::take(&mut pulled[table]))
+    })
 }
 
 /// Returns the input of a batch with trained rows. Nodes without one get the mean of the table.
@@ -168,14 +188,13 @@ pub(crate) fn trained_input(
     inputs(batch, |table, rows| {
         let ids = 0..rows.ids.len();
         let found = ids.flat_map(|at| tables[table].row(&rows.ids, at));
-        let values: Vec<f32> = found.copied().collect();
-        rows.input(&values)
+        rows.input(found.copied().collect())
     })
 }
 
 /// Returns the gradient of each table. `slopes` has those of the nodes of the batch, by type.
-pub(crate) fn gradients(batch: &[BatchRows], slopes: &[Option<Dense>]) -> Vec<RowGradient> {
-    let of_table = |rows: &BatchRows| match &slopes[rows.node_type] {
+pub(crate) fn gradients(batch: &[BatchRows], mut slopes: Vec<Option<Dense>>) -> Vec<RowGradient> {
+    let of_table = |rows: &BatchRows| match slopes[rows.node_type].take() {
         Some(slopes) => rows.gradient(slopes),
         None => RowGradient {
             ids: Ids::new(rows.ids.id_type()),

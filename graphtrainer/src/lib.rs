@@ -146,7 +146,8 @@ mod random;
 
 pub use any_model::{AnyArchitecture, AnyBlocks, AnyModel, AnyModelFile, load_any_with};
 pub use config::{
-    Device, DrawBy, InBatch, Loss, NegativesSpec, TrainContext, TrainPlan, TrainSpec, UpdateMode,
+    BatchBy, Device, DrawBy, InBatch, Loss, NegativesSpec, TrainContext, TrainPlan, TrainSpec,
+    UpdateMode,
 };
 pub use embedding::{NodeEmbeddings, TableFile};
 pub use epoch_report::EpochReport;

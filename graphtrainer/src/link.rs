@@ -90,14 +90,60 @@ pub(crate) fn pair_key(part: &Part, meta: &PairsMeta, pair: usize) -> u64 {
     mix(&[src, dst])
 }
 
-/// Returns the total weight of some pairs.
-pub(crate) fn pair_weights(pairs: &PartPairs, which: &[u32]) -> f64 {
-    match &pairs.weight {
-        None => which.len() as f64,
-        Some(weights) => which
-            .iter()
-            .map(|&pair| f64::from(weights[pair as usize]))
-            .sum(),
+/// The train pairs of a part by src node.
+#[derive(Debug, Default)]
+pub(crate) struct BySrc {
+    /// The src nodes that have train pairs, ascending.
+    src: Vec<u32>,
+    /// Where the pairs of each of them start.
+    offset: Vec<u32>,
+    /// The pairs, ascending for each src node.
+    pairs: Vec<u32>,
+}
+
+impl BySrc {
+    /// Groups the train pairs of a part.
+    pub(crate) fn of(pairs: &PartPairs, train: &[u32]) -> Self {
+        let src = |pair: u32| pairs.src[pair as usize].raw();
+        let mut ordered = train.to_vec();
+        ordered.sort_unstable_by_key(|&pair| (src(pair), pair));
+        let mut groups = Self {
+            offset: vec![0],
+            ..Self::default()
+        };
+        for group in ordered.chunk_by(|&a, &b| src(a) == src(b)) {
+            groups.src.push(src(group[0]));
+            let start = groups.offset[groups.offset.len() - 1];
+            groups.offset.push(start + narrow(group.len()));
+        }
+        groups.pairs = ordered;
+        groups
+    }
+
+    /// Returns the number of src nodes that have train pairs.
+    pub(crate) fn len(&self) -> usize {
+        self.src.len()
+    }
+
+    /// Returns a src node, by its position among those that have train pairs.
+    pub(crate) fn node(&self, at: u32) -> usize {
+        self.src[at as usize] as usize
+    }
+
+    /// Returns the pairs of some src nodes, node after node.
+    pub(crate) fn pairs_of(&self, which: &[u32]) -> Vec<u32> {
+        let range = |at: u32| {
+            let ends = &self.offset[at as usize..at as usize + 2];
+            ends[0] as usize..ends[1] as usize
+        };
+        let all = which.iter().flat_map(|&at| &self.pairs[range(at)]);
+        all.copied().collect()
+    }
+
+    /// Returns the number of train pairs of a node.
+    fn degree(&self, node: Row) -> u32 {
+        let at = self.src.binary_search(&node.raw());
+        at.map_or(0, |at| self.offset[at + 1] - self.offset[at])
     }
 }
 
@@ -119,6 +165,7 @@ fn draw(key: u64, count: usize, len: usize) -> Vec<usize> {
 }
 
 /// Collects the targets of a batch, each node of a part once.
+#[derive(Clone, Debug)]
 struct Rows {
     /// By type.
     roots: Vec<Vec<Place>>,
@@ -169,10 +216,88 @@ fn narrow(position: usize) -> u32 {
     u32::try_from(position).expect("a batch has fewer than 2^32 targets")
 }
 
+/// All targets of a part as targets of a batch, which other batches of the part can share.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedTargets {
+    rows: Rows,
+    positions: Positions,
+}
+
+impl SharedTargets {
+    /// Collects the targets of a part.
+    pub(crate) fn of(part: &Arc<Part>, num_types: usize) -> Self {
+        let mut rows = Rows::new(Some(part), num_types);
+        let mut positions = absent(part);
+        for of in 0..num_types {
+            for node in part.shard.targets_of(of) {
+                let node = Row::from_index(node as usize);
+                rows.enter(&mut positions, (0, part), (of, node));
+            }
+        }
+        Self { rows, positions }
+    }
+
+    /// Returns the targets by type.
+    pub(crate) fn roots(&self) -> &[Vec<Place>] {
+        &self.rows.roots
+    }
+}
+
+/// Returns positions of no node of a part.
+fn absent(part: &Part) -> Positions {
+    let nodes = part.shard.nodes.iter();
+    nodes.map(|nodes| vec![ABSENT; nodes.ids.len()]).collect()
+}
+
 impl LinkBatches {
-    /// Collects the targets of the chosen pairs and draws their negatives.
-    pub(crate) fn targets(&self, chosen: &Chosen, num_types: usize) -> LinkTargets {
-        let mut rows = Rows::new(chosen.pieces.first().map(|(_, part, _)| part), num_types);
+    /// Tells whether batches have the same blocks, given that each has all targets of its part.
+    pub(crate) fn shares_blocks(&self) -> bool {
+        self.plan.all && self.meta.exclude != Exclude::Batch
+    }
+
+    /// Tells whether the weight of a batch depends on which pairs it has.
+    pub(crate) fn weighs(&self) -> bool {
+        self.meta.weight || self.plan.by_src || self.plan.src_power.is_some()
+    }
+
+    /// Returns the weight of a pair in an epoch of training, or in evaluation.
+    fn weight(&self, part: &Part, pair: usize, is_trained: bool) -> f32 {
+        let pairs = part.pairs();
+        let own = pairs.weight.as_ref().map_or(1.0, |weights| weights[pair]);
+        match self.plan.src_power.filter(|_| is_trained) {
+            None => own,
+            Some(power) => {
+                let degree = part.by_src().degree(pairs.src[pair]);
+                let factor = f64::from(degree.max(1)).powf(f64::from(power) - 1.0);
+                #[expect(clippy::cast_possible_truncation, reason = "weights are kept as f32")]
+                let weight = (f64::from(own) * factor) as f32;
+                weight
+            }
+        }
+    }
+
+    /// Returns the total weight of some pairs of a part.
+    pub(crate) fn total_weight(&self, part: &Part, which: &[u32], is_trained: bool) -> f64 {
+        if part.pairs().weight.is_none() && self.plan.src_power.is_none() {
+            return which.len() as f64;
+        }
+        let weights = which.iter();
+        let weights = weights.map(|&pair| self.weight(part, pair as usize, is_trained));
+        weights.map(f64::from).sum()
+    }
+
+    /// Collects the targets of the chosen pairs and draws their negatives. `shared` has the targets
+    /// of the one part that the pairs are of.
+    pub(crate) fn targets(
+        &self,
+        chosen: &Chosen,
+        num_types: usize,
+        shared: Option<&SharedTargets>,
+    ) -> LinkTargets {
+        let mut rows = match shared {
+            Some(shared) => shared.rows.clone(),
+            None => Rows::new(chosen.pieces.first().map(|(_, part, _)| part), num_types),
+        };
         let mut pairs = Pairs {
             loss: self.plan.loss,
             negative_offset: vec![0],
@@ -181,13 +306,19 @@ impl LinkBatches {
         let (mut shares, mut chances): (Vec<f32>, Vec<f32>) = (Vec::new(), Vec::new());
         for (piece, (_, part, own)) in chosen.pieces.iter().enumerate() {
             let of_piece = (narrow(piece), &**part);
-            self.add_pairs(&mut rows, &mut pairs, of_piece, (own, chosen.epoch));
+            let mut positions = match shared {
+                Some(shared) => shared.positions.clone(),
+                None => absent(part),
+            };
+            let mut enter = |of, node| rows.enter(&mut positions, of_piece, (of, node));
+            self.add_pairs(&mut enter, &mut pairs, part, (own, chosen.epoch));
             if self.is_by_degree(chosen.epoch) {
                 let of_part = part.degree_draws(self.meta.to);
                 let entered = rows.roots[self.meta.to][chances.len()..].iter();
                 chances.extend(entered.map(|place| of_part.chance(place.node)));
             }
-            let Some(section) = self.plan.section.filter(|_| chosen.epoch.is_some()) else {
+            let section = self.section(own.len());
+            let Some(section) = section.filter(|_| chosen.epoch.is_some()) else {
                 continue;
             };
             cut_sections(&mut pairs.group_offset, own.len(), section);
@@ -241,23 +372,28 @@ impl LinkBatches {
         })
     }
 
-    /// Adds some pairs of one part and their own negatives.
+    /// Returns the number of pairs in a section of `num_pairs` pairs of a part; none without sections.
+    fn section(&self, num_pairs: usize) -> Option<usize> {
+        let section = self.plan.section?;
+        // The pairs of a src node may be more than `batch_size`.
+        Some(if self.plan.by_src {
+            num_pairs.max(1)
+        } else {
+            section
+        })
+    }
+
+    /// Adds some pairs of one part and their own negatives; `enter` returns the row of a node.
     fn add_pairs(
         &self,
-        rows: &mut Rows,
+        enter: &mut dyn FnMut(usize, Row) -> u32,
         pairs: &mut Pairs,
-        (piece, part): (u32, &Part),
+        part: &Part,
         (own, epoch): (&[u32], Option<u64>),
     ) {
         let (from, to, of_part) = (self.meta.from, self.meta.to, part.pairs());
-        let nodes = part.shard.nodes.iter();
-        let mut positions: Positions = nodes.map(|nodes| vec![ABSENT; nodes.ids.len()]).collect();
-        let mut enter = |of, node| rows.enter(&mut positions, (piece, part), (of, node));
-        if let Some(section) = self
-            .plan
-            .section
-            .filter(|_| self.plan.all && epoch.is_some())
-        {
+        let section = self.section(own.len());
+        if let Some(section) = section.filter(|_| self.plan.all && epoch.is_some()) {
             let all: Vec<u32> = of_part.random.iter().map(|&node| enter(to, node)).collect();
             if pairs.all_offset.is_empty() {
                 pairs.all_offset.push(0);
@@ -287,8 +423,8 @@ impl LinkBatches {
             if of_part.label.is_some() {
                 pairs.exists.push(exists);
             }
-            if let Some(weights) = &of_part.weight {
-                pairs.weight.push(weights[at]);
+            if of_part.weight.is_some() || self.plan.src_power.is_some() {
+                pairs.weight.push(self.weight(part, at, epoch.is_some()));
             }
             if exists {
                 let key = pair_key(part, &self.meta, at);

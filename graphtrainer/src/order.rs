@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use schemas::{Split, hash_int};
 
-use crate::TrainPlan;
 use crate::source::Source;
+use crate::{TrainError, TrainPlan};
 
 /// Some targets of one part, as a range of its targets in the order of an epoch or of the part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,13 +181,25 @@ impl Order {
     }
 }
 
-/// Divides the train targets into steps of all workers.
-pub(crate) fn training_order(plan: &TrainPlan, source: &Source) -> Order {
+/// Divides the train targets into steps of all workers. The targets may be the src nodes of pairs.
+///
+/// # Errors
+///
+/// If a part cannot be read, whose src nodes must be counted.
+pub(crate) fn training_order(plan: &TrainPlan, source: &Source) -> Result<Order, TrainError> {
     let result = &plan.result;
     let global_size = result.batch_size.saturating_mul(result.workers);
-    let order = Order::new(source.counts_of(Split::Train), result.seed, global_size);
-    let links = source.graph.pairs.as_ref().map(|_| result.links());
-    order.in_sections(links.and_then(|links| links.section))
+    let order = |counts| Order::new(counts, result.seed, global_size);
+    let counts = source.counts_of(Split::Train);
+    let Some(links) = source.graph.pairs.as_ref().map(|_| result.links()) else {
+        return Ok(order(counts));
+    };
+    if !links.by_src {
+        return Ok(order(counts).in_sections(links.section));
+    }
+    let of_part = |part| Ok(source.part(source.key(part, None))?.by_src().len());
+    let counts = (0..counts.len()).map(of_part);
+    Ok(order(counts.collect::<Result<_, TrainError>>()?))
 }
 
 /// Returns the random seed of a step's dropout.

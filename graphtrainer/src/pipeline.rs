@@ -1,5 +1,6 @@
 //! Makes batches ahead of the model: read, vectorise and compute, on bounded queues.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Scope;
@@ -10,9 +11,9 @@ use schemas::threads::spawn_scoped;
 use crate::TrainError;
 use crate::class_weight;
 use crate::fetch::{FetchedParts, fetch_ahead};
-use crate::link::{pair_key, pair_weights};
-use crate::order::{Order, Selection};
-use crate::source::PartKey;
+use crate::link::{BySrc, pair_key};
+use crate::order::{Order, Segment, Selection};
+use crate::source::{Part, PartKey};
 use crate::supply::{PipelineStage, Supply, forward_error};
 use crate::vectorise::{Batch, Chosen};
 
@@ -121,6 +122,38 @@ impl Reader<'_> {
         Ok(busy.time(PipelineStage::Read, || self.choose(selection)))
     }
 
+    /// Returns the targets of a segment: positions in the part, or among its src nodes in `by_src`.
+    fn targets_of(
+        &mut self,
+        segment: &Segment,
+        (part, by_src): (&Part, Option<&BySrc>),
+        epoch: Option<u64>,
+    ) -> Vec<u32> {
+        let stored = match by_src {
+            None => Cow::Borrowed(part.targets(self.split)),
+            Some(groups) => Cow::Owned((0..).take(groups.len()).collect()),
+        };
+        let Some(epoch) = epoch else {
+            return stored[segment.range.clone()].to_vec();
+        };
+        let ordered = (segment.part, epoch);
+        let known = self.permuted.take().filter(|(known, _)| *known == ordered);
+        let links = self.supply.vectoriser.links.as_ref();
+        let (_, permuted) = self.permuted.insert(known.unwrap_or_else(|| {
+            let ids = &part.shard.target_nodes().ids;
+            let hash = |target: u32| match (links, by_src) {
+                (None, _) => ids.hash(target as usize),
+                (Some(links), None) => pair_key(part, &links.meta, target as usize),
+                (Some(links), Some(groups)) => {
+                    let nodes = &part.shard.nodes[links.meta.from];
+                    nodes.ids.hash(groups.node(target))
+                }
+            };
+            (ordered, self.order.permuted(epoch, hash, &stored))
+        }));
+        permuted[segment.range.clone()].to_vec()
+    }
+
     /// Takes the targets of a selection from the fetched parts.
     fn choose(&mut self, selection: &Selection) -> Chosen {
         let mut chosen = Chosen {
@@ -136,42 +169,27 @@ impl Reader<'_> {
             }
             let key = self.supply.source.key(segment.part, selection.epoch);
             let part = Arc::clone(self.parts.get(key));
-            let stored = part.targets(self.split);
-            let mut targets = match selection.epoch {
-                None => stored[segment.range.clone()].to_vec(),
-                Some(epoch) => {
-                    let ordered = (segment.part, epoch);
-                    if self
-                        .permuted
-                        .as_ref()
-                        .is_none_or(|(known, _)| *known != ordered)
-                    {
-                        let ids = &part.shard.target_nodes().ids;
-                        let hash = |target: u32| match links {
-                            None => ids.hash(target as usize),
-                            Some(links) => pair_key(&part, &links.meta, target as usize),
-                        };
-                        let permuted = self.order.permuted(epoch, hash, stored);
-                        self.permuted = Some((ordered, permuted));
-                    }
-                    self.permuted
-                        .as_ref()
-                        .map_or(&[][..], |(_, all)| &all[segment.range.clone()])
-                        .to_vec()
-                }
-            };
+            let is_trained = selection.epoch.is_some();
+            let is_by_src = links.is_some_and(|links| links.plan.by_src && is_trained);
+            let by_src = is_by_src.then(|| part.by_src());
+            let mut targets = self.targets_of(segment, (&part, by_src), selection.epoch);
             if links.is_none() {
                 targets.sort_unstable();
             }
-            let own = &targets[own];
+            let (targets, own) = match by_src {
+                None => {
+                    let own = targets[own].to_vec();
+                    (targets, own)
+                }
+                Some(groups) => (groups.pairs_of(&targets), groups.pairs_of(&targets[own])),
+            };
             let total = |of: &[u32]| match links {
                 None => class_weight::total(weights, &part.shard.target_nodes().labels, of),
-                Some(_) => pair_weights(part.pairs(), of),
+                Some(links) => links.total_weight(&part, of, is_trained),
             };
             chosen.counts.global += total(&targets);
-            chosen.counts.own += total(own);
+            chosen.counts.own += total(&own);
             if !own.is_empty() {
-                let own = own.to_vec();
                 chosen.pieces.push((key, part, own));
                 if links.is_some() {
                     chosen.of_batch.push(targets);

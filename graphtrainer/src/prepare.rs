@@ -17,7 +17,7 @@ use schemas::{FeatureMeta, GraphMeta, LabelKind, Split};
 use crate::any_model::{AnyArchitecture, AnyModel, schema_of};
 use crate::batch::BlockOptions;
 use crate::class_weight::{ClassWeights, balanced};
-use crate::config::Loss;
+use crate::config::{Loss, ResultPlan};
 use crate::embedding::NodeEmbeddings;
 use crate::encode::encoded_width_max;
 use crate::learnable::LearnableType;
@@ -25,7 +25,7 @@ use crate::link::LinkBatches;
 use crate::metric::Metric;
 use crate::server::{MESSAGE_BYTES_MAX, TableRows, TableSpec, TensorSpec, spread};
 use crate::source::Source;
-use crate::vectorise::Vectoriser;
+use crate::vectorise::{LastShared, Vectoriser};
 use crate::{TrainError, TrainPlan};
 
 /// The start of the training loop.
@@ -74,7 +74,14 @@ impl Prepared {
             class_weights: self.class_weights.clone(),
             trained: trains.then(|| self.model.clone()),
             links: self.links.clone(),
+            shared: self.shares_blocks().then(LastShared::default),
         }
+    }
+
+    /// Tells whether all batches of a part have the same blocks. With neither dropout nor
+    /// statistics of the batch, a model then computes the same rows in each of them.
+    fn shares_blocks(&self) -> bool {
+        self.model.is_light() && self.links.as_ref().is_some_and(LinkBatches::shares_blocks)
     }
 }
 
@@ -147,8 +154,9 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
     if arch.task() == Task::Regression {
         model.set_label_scale(fit::label_scale(source)?)?;
     }
-    let learnable = learnable(&source.graph, &arch, plan.result.seed);
+    let learnable = learnable(&source.graph, &arch, &plan.result);
     model.set_device(plan.tuning.device.open()?);
+    checks.all_negatives_fit(source)?;
     let links = source.graph.pairs.as_ref().map(|meta| LinkBatches {
         plan: plan.result.links(),
         meta: meta.clone(),
@@ -169,14 +177,15 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
 }
 
 /// Lists the types whose nodes have learnable rows.
-fn learnable(graph: &GraphMeta, arch: &AnyArchitecture, seed: u64) -> Vec<LearnableType> {
+fn learnable(graph: &GraphMeta, arch: &AnyArchitecture, plan: &ResultPlan) -> Vec<LearnableType> {
     let types = graph.types.iter().zip(arch.embedding_dims()).enumerate();
     let learnable = types.filter_map(|(node_type, (of, dim))| {
         let table = TableSpec {
             name: of.name.clone(),
             id_type: of.id_type,
             dim: dim?,
-            seed,
+            seed: plan.seed,
+            weight_decay: plan.embedding_weight_decay,
         };
         Some(LearnableType { node_type, table })
     });
@@ -371,6 +380,7 @@ impl<'a> Checks<'a> {
 
     fn untyped(&self, task: Task, out_dim: usize) -> Result<Architecture, TrainError> {
         let (plan, graph) = (&self.plan.result, self.graph);
+        self.light_allowed()?;
         self.typed_keys_absent()?;
         let layer = match plan.layer {
             TypedKind::Conv(layer) => layer,

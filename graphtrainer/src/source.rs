@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::TrainError;
 use crate::degree_draws::DegreeDraws;
-use crate::link::PartFrequencies;
+use crate::link::{BySrc, PartFrequencies};
 
 /// Reads a part, or draws it with a seed.
 type ReadPart = Box<dyn Fn(usize, u64) -> Result<Neighborhoods, TrainError> + Send + Sync>;
@@ -65,6 +65,7 @@ pub(crate) struct Part {
     frequencies: PartFrequencies,
     /// Computed when negatives are first drawn by degree.
     degree_draws: OnceLock<DegreeDraws>,
+    by_src: OnceLock<BySrc>,
 }
 
 /// Decoded parts; the least recently used one is dropped first.
@@ -270,6 +271,7 @@ impl Source {
             targets,
             frequencies,
             degree_draws: OnceLock::new(),
+            by_src: OnceLock::new(),
         };
         for split in [Split::Train, Split::Val, Split::Test] {
             let (found, expected) = (part.targets(split).len(), self.counts_of(split)[idx]);
@@ -323,6 +325,12 @@ impl Part {
     pub(crate) fn pairs(&self) -> &PartPairs {
         let pairs = self.shard.pairs.as_ref();
         pairs.expect("a graph with pairs has them in each part")
+    }
+
+    /// Returns the train pairs by src node.
+    pub(crate) fn by_src(&self) -> &BySrc {
+        let train = self.targets(Split::Train);
+        self.by_src.get_or_init(|| BySrc::of(self.pairs(), train))
     }
 
     /// Returns how often train pairs end at nodes.

@@ -6,6 +6,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use crate::TrainError;
+use crate::link::LinkBatches;
 use crate::order::Selection;
 use crate::source::{PartKey, Source};
 use crate::vectorise::Vectoriser;
@@ -20,10 +21,10 @@ pub(crate) struct Supply<'env> {
 
 impl Supply<'_> {
     /// Tells whether a worker with these targets of a segment reads the segment's part: without
-    /// targets it needs the part only for the weights of classes or pairs.
+    /// targets it needs the part only for the weights of classes or pairs, and for the pairs of src nodes.
     pub(crate) fn reads(&self, own: &Range<usize>) -> bool {
         let of_links = self.vectoriser.links.as_ref();
-        let weighs = of_links.is_some_and(|links| links.meta.weight);
+        let weighs = of_links.is_some_and(LinkBatches::weighs);
         !own.is_empty() || weighs || !self.vectoriser.class_weights.is_empty()
     }
 

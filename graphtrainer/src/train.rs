@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use cluster::Cluster;
+use gnn::PairLossKind;
 use schemas::progress::Progress;
 use schemas::storage;
 use schemas::xxh::fingerprint;
@@ -23,6 +24,9 @@ use crate::{TrainError, TrainPlan};
 /// Version of this crate and `gnn`. Raise it with every change that gives another model for the
 /// same plan, so that outputs of older programs are not reused.
 const ENGINE_VERSION: u32 = 4;
+
+/// Version of the softmax over all nodes, in place of [`ENGINE_VERSION`] for a change of it alone.
+const FULL_SOFTMAX_VERSION: u32 = 2;
 
 /// File name of the reports of all epochs, one JSON object per line.
 pub const EPOCHS_JSONL: &str = "epochs.jsonl";
@@ -238,8 +242,15 @@ fn identity(plan: &TrainPlan, resolved: &Resolved, read: &serde_json::Value) -> 
     if resolved.arch.task() == gnn::Task::Regression {
         identity["scaled_labels"] = json!(true);
     }
+    if result.embedding_weight_decay != 0.0 {
+        identity["embedding_weight_decay"] = json!(result.embedding_weight_decay);
+    }
     if matches!(resolved.arch.task(), gnn::Task::Links(_)) {
-        identity["links"] = json!(result.links());
+        let links = result.links();
+        identity["links"] = json!(links);
+        if links.all && links.loss.kind == PairLossKind::Softmax {
+            identity["full_softmax"] = json!(FULL_SOFTMAX_VERSION);
+        }
     }
     identity
 }

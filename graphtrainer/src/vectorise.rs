@@ -1,6 +1,6 @@
 //! Vectorises: turns targets of decoded parts into the blocks, input and labels of a batch.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gnn::typed::Schema;
 use gnn::{Block, Dense, Input, Labels, Pairs, ReadyInput, SparseRows, Transform};
@@ -10,7 +10,7 @@ use crate::any_model::{AnyBlocks, AnyModel};
 use crate::batch::{BlockOptions, Layers, Piece, Place, features_of, layers_of, layers_of_roots};
 use crate::convert;
 use crate::learnable::{BatchRows, LearnableType};
-use crate::link::LinkBatches;
+use crate::link::{LinkBatches, SharedTargets};
 use crate::memory::{BLOCK_EDGE_BYTES, BLOCK_NODE_BYTES, DENSE_PER_SPARSE};
 use crate::source::{Part, PartKey};
 
@@ -20,14 +20,29 @@ const SAMPLE_VALUES: usize = 1 << 14;
 /// A batch, ready to compute.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    pub(crate) blocks: AnyBlocks,
+    pub(crate) blocks: Arc<AnyBlocks>,
     /// One row per target.
     pub(crate) labels: Labels,
     pub(crate) num_targets: usize,
     pub(crate) counts: Counts,
     /// By embedding table; their input is not in `blocks`.
-    pub(crate) learnable: Vec<BatchRows>,
+    pub(crate) learnable: Arc<Vec<BatchRows>>,
 }
+
+/// Blocks of all targets of a part, which several batches share.
+#[derive(Debug)]
+struct SharedBlocks {
+    key: PartKey,
+    targets: SharedTargets,
+    blocks: Arc<AnyBlocks>,
+    learnable: Arc<Vec<BatchRows>>,
+    /// Dst nodes of the last block, by type.
+    num_dst: Vec<usize>,
+}
+
+/// The shared blocks that were made last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LastShared(Arc<Mutex<Option<Arc<SharedBlocks>>>>);
 
 /// The total weight of targets in the mean of the losses: their number, or the sum of their class
 /// weights.
@@ -54,6 +69,8 @@ pub(crate) struct Vectoriser {
     pub(crate) class_weights: Vec<f32>,
     /// How batches of pairs are made; none if targets are nodes.
     pub(crate) links: Option<LinkBatches>,
+    /// Kept if batches of pairs share their blocks.
+    pub(crate) shared: Option<LastShared>,
 }
 
 /// Targets of a batch, with their decoded parts.
@@ -78,16 +95,75 @@ impl Vectoriser {
                 targets: if self.links.is_some() { &[] } else { targets },
             })
             .collect();
-        let (Layers { data, nodes }, pairs) = match &self.links {
+        let shared = self.shared_blocks(chosen, &pieces)?;
+        if let (Some(shared), Some(links)) = (shared, &self.links) {
+            let targets = links.targets(chosen, self.schema.types.len(), Some(&shared.targets));
+            let pairs = targets.into_pairs(&shared.num_dst);
+            return Ok(Batch {
+                blocks: Arc::clone(&shared.blocks),
+                labels: Labels::Pairs(pairs.into()),
+                num_targets: num_targets(chosen),
+                counts: chosen.counts,
+                learnable: Arc::clone(&shared.learnable),
+            });
+        }
+        let (layers, pairs) = match &self.links {
             None => (layers_of(&pieces, &self.schema, &self.options), None),
             Some(links) => self.link_layers(links, chosen, &pieces),
         };
+        let (blocks, learnable) = self.blocks(chosen, &pieces, layers)?;
+        Ok(Batch {
+            blocks: Arc::new(blocks),
+            labels: pairs.map_or_else(|| labels_of(&pieces), |pairs| Labels::Pairs(pairs.into())),
+            num_targets: num_targets(chosen),
+            counts: chosen.counts,
+            learnable: Arc::new(learnable),
+        })
+    }
+
+    /// Returns the blocks of all targets of the part that the pairs are of; none if batches have
+    /// blocks of their own, or the pairs are of several parts.
+    fn shared_blocks(
+        &self,
+        chosen: &Chosen,
+        pieces: &[Piece<'_>],
+    ) -> Result<Option<Arc<SharedBlocks>>, TrainError> {
+        let (Some(last), [(key, part, _)]) = (&self.shared, &chosen.pieces[..]) else {
+            return Ok(None);
+        };
+        let mut last = last.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = last.as_ref().filter(|known| known.key == *key) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let targets = SharedTargets::of(part, self.schema.types.len());
+        let start = (targets.roots().to_vec(), None);
+        let layers = layers_of_roots(pieces, &self.schema, start, &self.options);
+        let num_dst = num_dst(&layers);
+        let (blocks, learnable) = self.blocks(chosen, pieces, layers)?;
+        let made = Arc::new(SharedBlocks {
+            key: *key,
+            targets,
+            blocks: Arc::new(blocks),
+            learnable: Arc::new(learnable),
+            num_dst,
+        });
+        *last = Some(Arc::clone(&made));
+        Ok(Some(made))
+    }
+
+    /// Makes blocks with their input, and lists the nodes that have learnable rows.
+    fn blocks(
+        &self,
+        chosen: &Chosen,
+        pieces: &[Piece<'_>],
+        Layers { data, nodes }: Layers,
+    ) -> Result<(AnyBlocks, Vec<BatchRows>), TrainError> {
         let mut input = Vec::with_capacity(nodes.len());
         for (node_type, (transform, places)) in self.transforms.iter().zip(&nodes).enumerate() {
             let of_features = transform.as_ref().map(|transform| {
                 let mut rows = match dense_elsewhere(chosen, node_type, places) {
                     Some(rows) => Input::Dense(rows),
-                    None => features_of(&pieces, node_type, places),
+                    None => features_of(pieces, node_type, places),
                 };
                 transform.apply(&mut rows)?;
                 Ok::<_, TrainError>(rows)
@@ -96,7 +172,7 @@ impl Vectoriser {
         }
         let learnable = self.learnable.iter().map(|of| {
             let features = input[of.node_type].take().map(convert::dense);
-            BatchRows::of(of, &pieces, &nodes[of.node_type], features)
+            BatchRows::of(of, pieces, &nodes[of.node_type], features)
         });
         let learnable = learnable.collect();
         let ready = |rows: Option<Input>| -> Result<Option<ReadyInput>, TrainError> {
@@ -108,18 +184,21 @@ impl Vectoriser {
         if let Some(model) = &self.trained {
             model.prepare(&blocks);
         }
-        Ok(Batch {
-            blocks,
-            labels: pairs.map_or_else(|| labels_of(&pieces), |pairs| Labels::Pairs(pairs.into())),
-            num_targets: chosen
-                .pieces
-                .iter()
-                .map(|(_, _, targets)| targets.len())
-                .sum(),
-            counts: chosen.counts,
-            learnable,
-        })
+        Ok((blocks, learnable))
     }
+}
+
+/// Returns the number of chosen targets.
+fn num_targets(chosen: &Chosen) -> usize {
+    let pieces = chosen.pieces.iter();
+    pieces.map(|(_, _, targets)| targets.len()).sum()
+}
+
+/// Returns the number of dst nodes of the last layer, by type.
+fn num_dst(layers: &Layers) -> Vec<usize> {
+    let of_last = layers.data.last().map(|last| last.types.iter());
+    let of_types = of_last.into_iter().flatten();
+    of_types.map(|of_type| of_type.num_dst).collect()
 }
 
 impl Vectoriser {
@@ -131,15 +210,12 @@ impl Vectoriser {
         chosen: &Chosen,
         pieces: &[Piece<'_>],
     ) -> (Layers, Option<Pairs>) {
-        let mut targets = links.targets(chosen, self.schema.types.len());
+        let mut targets = links.targets(chosen, self.schema.types.len(), None);
         let roots = std::mem::take(&mut targets.roots);
         let left_out = links.left_out(chosen, self.schema.relations.len());
         let start = (roots, left_out.as_ref());
         let layers = layers_of_roots(pieces, &self.schema, start, &self.options);
-        let last = layers.data.last();
-        let num_dst = last.map_or_else(Vec::new, |last| {
-            last.types.iter().map(|of_type| of_type.num_dst).collect()
-        });
+        let num_dst = num_dst(&layers);
         (layers, Some(targets.into_pairs(&num_dst)))
     }
 }
@@ -269,6 +345,7 @@ mod tests {
             learnable: Vec::new(),
             class_weights: Vec::new(),
             links: None,
+            shared: None,
         };
         let chosen = Chosen {
             pieces: vec![(key, part, targets)],

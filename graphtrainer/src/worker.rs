@@ -121,7 +121,7 @@ impl Worker<'_> {
             true => Vec::new(),
             false => self.server.pull_rows(&wanted)?,
         };
-        let learnable = pulled_input(&batch.learnable, &pulled)?;
+        let learnable = pulled_input(&batch.learnable, pulled)?;
         let mut computed = self.model.loss_and_gradient(
             (&batch.blocks, &learnable),
             &batch.labels,
@@ -129,7 +129,7 @@ impl Worker<'_> {
             Mode::Train { seed },
         )?;
         self.format.round(&mut computed.gradient);
-        let mut rows = gradients(&batch.learnable, &computed.rows);
+        let mut rows = gradients(&batch.learnable, computed.rows);
         rows.iter_mut()
             .for_each(|of_table| self.format.round(&mut of_table.values));
         let (gradient, buffers) = (&computed.gradient[..], &computed.buffers[..]);

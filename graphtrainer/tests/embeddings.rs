@@ -121,6 +121,7 @@ impl DenseTable {
             id_type: ids.id_type(),
             dim,
             seed: 3,
+            weight_decay: 0.0,
         };
         let rows = 0..ids.len();
         let values = rows.flat_map(|at| {

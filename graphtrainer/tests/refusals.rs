@@ -104,7 +104,7 @@ fn keys_that_do_not_fit_the_data_are_named() {
         (
             "model = \"rgcn\"",
             "model` = \"rgcn\": its nodes and edges have no types, so allowed are gcn, sage, gat, \
-             gatv2 and gin",
+             gatv2, gin and lightgcn",
         ),
         (
             "projection = 8",

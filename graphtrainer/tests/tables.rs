@@ -31,6 +31,7 @@ fn tables() -> Vec<TableSpec> {
         id_type,
         dim,
         seed: 11,
+        weight_decay: 0.0,
     };
     let all = [
         ("author", IdType::Utf8, DIM[0]),
@@ -362,6 +363,7 @@ fn a_table_of_more_rows_than_a_page_comes_back() {
         id_type: IdType::UInt64,
         dim: 2048,
         seed: 1,
+        weight_decay: 0.0,
     };
     let (here, there) = Link::pair();
     let _server = GrpcServer::serve(vec![there]).unwrap();

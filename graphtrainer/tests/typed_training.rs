@@ -425,7 +425,7 @@ fn keys_that_do_not_fit_a_typed_graph_are_named() {
     };
     check(
         "model = \"gcn\"\nhidden = [4]",
-        "and gcn needs relations within a type: allowed are sage, gat, gatv2, gin, rgcn, simple_hgn, hgt",
+        "and gcn needs relations within a type: allowed are sage, gat, gatv2, gin, lightgcn, rgcn, simple_hgn, hgt",
     );
     check(
         "model = \"hgt\"\nhidden = [4]\nedge_weight = true",

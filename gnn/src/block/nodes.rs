@@ -14,6 +14,16 @@ pub struct NodeColumns {
     self_weight: Option<Vec<f32>>,
     /// GCN's factor of each node, without and with edge weights.
     inverse_roots: [OnceLock<Vec<f64>>; 2],
+    light_roots: OnceLock<Vec<f64>>,
+}
+
+/// Returns the factor of a node in `LightGCN`: `1 / sqrt(degree)`, 0 without in-edges.
+pub(crate) fn light_root(degree: f64) -> f64 {
+    if degree > 0.0 {
+        1.0 / degree.sqrt()
+    } else {
+        0.0
+    }
 }
 
 impl NodeColumns {
@@ -46,6 +56,7 @@ impl NodeColumns {
             self_loops,
             self_weight,
             inverse_roots: Default::default(),
+            light_roots: OnceLock::new(),
         }
     }
 
@@ -103,6 +114,16 @@ impl NodeColumns {
         };
         let all = || (0..self.in_degree.len()).map(root).collect();
         self.inverse_roots[usize::from(weighted)].get_or_init(all)
+    }
+
+    /// Returns `1 / sqrt(in-degree)` of each node, 0 without in-edges.
+    pub(crate) fn light_roots(&self) -> &[f64] {
+        let all = || {
+            self.in_degree
+                .iter()
+                .map(|&degree| light_root(degree.into()))
+        };
+        self.light_roots.get_or_init(|| all().collect())
     }
 
     /// Returns the weight of a node's one self-loop. With edge weights, a node with self-loops has

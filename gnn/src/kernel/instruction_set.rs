@@ -152,7 +152,7 @@ pub fn use_set(set: InstructionSet) -> Result<(), InstructionSetError> {
 /// have its loops are `#[inline(always)]`. Each call costs a few nanoseconds and prevents inlining
 /// into the caller: call it once for many rows.
 #[inline(always)]
-pub(super) fn run<R>(work: impl FnOnce() -> R) -> R {
+pub(crate) fn run<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     match InstructionSet::in_use() {
         InstructionSet::Base => {}

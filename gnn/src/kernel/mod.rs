@@ -27,6 +27,7 @@ mod norm;
 pub(crate) mod partial;
 mod prefetch;
 pub(crate) mod product;
+pub(crate) mod propagate;
 mod relational;
 mod segment_max;
 mod shared;

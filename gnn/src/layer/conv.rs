@@ -58,6 +58,10 @@ pub struct ConvConfig {
     pub norm: Norm,
     /// Non-linearity of the model, for kinds that have one inside.
     pub activation: Activation,
+    /// Width of the rows that `LightGCN` propagates; rows between its layers have more behind them.
+    pub carried_dim: usize,
+    /// Whether the conv is that of a relation of a typed graph.
+    pub of_relation: bool,
     /// Whether dst nodes are of another type than src nodes, so that no src row is a dst node's own
     /// row: `own` has the rows of the dst nodes.
     pub bipartite: bool,

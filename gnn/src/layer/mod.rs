@@ -9,6 +9,7 @@ mod gat;
 mod gatv2;
 mod gcn;
 mod gin;
+pub(crate) mod lightgcn;
 mod norm;
 mod partial;
 mod pass;
@@ -69,6 +70,8 @@ layer_kinds! {
     GatV2 in gatv2,
     /// Graph isomorphism network with a two-layer perceptron; GINE with edge features.
     Gin in gin,
+    /// `LightGCN`: propagation without weights, and the mean over layers.
+    LightGcn in lightgcn,
 }
 
 impl LayerKind {
@@ -187,7 +190,7 @@ mod tests {
             assert_eq!(serde_json::from_str::<LayerKind>(&text).unwrap(), kind);
         }
         let error = serde_json::from_str::<LayerKind>("\"custom\"").unwrap_err();
-        let allowed = "expected one of `gcn`, `sage`, `gat`, `gatv2`, `gin`";
+        let allowed = "expected one of `gcn`, `sage`, `gat`, `gatv2`, `gin`, `lightgcn`";
         assert!(error.to_string().contains(allowed), "{error}");
     }
 

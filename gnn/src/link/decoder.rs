@@ -1,5 +1,7 @@
 //! Decoders: functions of two embeddings, computed in a part for each end and a part for the pair.
 
+use std::borrow::Cow;
+
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -138,26 +140,28 @@ impl<'a, F: Float> Weights<'a, F> {
     }
 
     /// Turns embeddings into the rows of an end, `[_, dim]`.
-    pub(crate) fn ends(&self, end: End, embeddings: &[F]) -> Vec<F> {
+    pub(crate) fn ends<'e>(&self, end: End, embeddings: &'e [F]) -> Cow<'e, [F]> {
         let dim = self.dim;
-        let mut rows = embeddings.to_vec();
+        let mut rows = Cow::Borrowed(embeddings);
         match (self.decoder, end) {
             (Decoder::Dot, _) | (Decoder::Distmult, End::Dst) => {}
-            (Decoder::Cosine, _) => rows.par_chunks_exact_mut(dim).for_each(|row| {
+            (Decoder::Cosine, _) => rows.to_mut().par_chunks_exact_mut(dim).for_each(|row| {
                 let length = length(row);
                 if length > 0.0 {
                     let length = F::from_f64(length);
                     row.iter_mut().for_each(|x| *x = *x / length);
                 }
             }),
-            (Decoder::Distmult, End::Src) => rows.par_chunks_exact_mut(dim).for_each(|row| {
-                let factors = row.iter_mut().zip(self.values);
-                factors.for_each(|(x, &factor)| *x *= factor);
-            }),
+            (Decoder::Distmult, End::Src) => {
+                rows.to_mut().par_chunks_exact_mut(dim).for_each(|row| {
+                    let factors = row.iter_mut().zip(self.values);
+                    factors.for_each(|(x, &factor)| *x *= factor);
+                })
+            }
             (Decoder::Mlp, end) => {
                 let map = self.half(end);
                 let bias = &self.values[2 * dim * dim..2 * dim * dim + dim];
-                let blocks = rows.par_chunks_mut(BLOCK * dim);
+                let blocks = rows.to_mut().par_chunks_mut(BLOCK * dim);
                 blocks
                     .zip(embeddings.par_chunks(BLOCK * dim))
                     .for_each(|(out, embeddings)| {

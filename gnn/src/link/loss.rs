@@ -4,11 +4,13 @@
 //! Blocks of pairs run in parallel and are added up in their order, so the bits do not depend on the
 //! number of threads.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use rayon::prelude::*;
 
 use super::decoder::{End, Weights, add_scaled};
+use super::full::{ABSENT, FullSoftmax};
 use super::pairs::{PairLoss, PairLossKind, Pairs};
 use crate::kernel::Float;
 
@@ -48,6 +50,12 @@ pub(crate) fn loss_and_slope<F: Float>(
     let mut parameters = vec![F::ZERO; weights.values.len()];
     let mut loss_sum = 0.0;
     for section in ends.sections() {
+        if let Some(position) = ends.full_positions(&section) {
+            let (of_src, of_dst) = (&mut of_src, &mut of_dst);
+            let section = (&section, &position[..]);
+            loss_sum += ends.full(section, of_src, of_dst, &mut parameters);
+            continue;
+        }
         let blocks: Vec<Range<usize>> = section.blocks().collect();
         for held in blocks.chunks(BLOCKS_HELD) {
             let computed = held.par_iter().map(|block| ends.block(&section, block));
@@ -71,6 +79,21 @@ pub(crate) fn loss_and_slope<F: Float>(
     }
 }
 
+/// Returns the range of some rows, if they follow each other.
+fn range_of(which: &[u32]) -> Option<Range<usize>> {
+    let first = *which.first()?;
+    let follows = (first..).zip(which).all(|(row, &at)| row == at);
+    follows.then(|| first as usize..first as usize + which.len())
+}
+
+/// Returns some rows; copies them unless they follow each other.
+fn rows_of<'a, F: Float>(rows: &'a [F], which: &[u32], dim: usize) -> Cow<'a, [F]> {
+    match range_of(which) {
+        Some(range) => Cow::Borrowed(&rows[range.start * dim..range.end * dim]),
+        None => Cow::Owned(gather(rows, which, dim)),
+    }
+}
+
 /// Copies some rows.
 fn gather<F: Float>(rows: &[F], which: &[u32], dim: usize) -> Vec<F> {
     let all = which.iter();
@@ -86,30 +109,30 @@ fn scatter<F: Float>(all: &mut [F], which: &[u32], rows: &[F], dim: usize) {
 }
 
 /// The rows of both ends of a batch's pairs.
-struct Ends<'a, F> {
+struct Ends<'a, F: Float> {
     weights: Weights<'a, F>,
     pairs: &'a Pairs,
     normalizer: f64,
     /// `[num_pairs, dim]`.
-    src: Vec<F>,
+    src: Cow<'a, [F]>,
     /// `[num_rows, dim]`.
-    dst: Vec<F>,
+    dst: Cow<'a, [F]>,
 }
 
 /// Pairs that share negatives.
-struct Section<F> {
+struct Section<'a, F: Float> {
     pairs: Range<usize>,
     /// Rows of the shared negatives.
     shared: Vec<u32>,
     /// Their rows of the decoder.
-    dst: Vec<F>,
+    dst: Cow<'a, [F]>,
     /// Expected number of each shared negative, without a pair's own negatives.
     expected: Vec<f64>,
     /// Number of pairs that a section takes a pair's negatives from, which is 0 without sections.
     others: f64,
 }
 
-impl<F> Section<F> {
+impl<F: Float> Section<'_, F> {
     fn blocks(&self) -> impl Iterator<Item = Range<usize>> {
         let end = self.pairs.end;
         let starts = self.pairs.clone().step_by(BLOCK);
@@ -131,7 +154,7 @@ struct BlockSlopes<F> {
 }
 
 impl<F: Float> Ends<'_, F> {
-    fn sections(&self) -> Vec<Section<F>> {
+    fn sections(&self) -> Vec<Section<'_, F>> {
         let pairs = self.pairs;
         let whole = vec![
             0,
@@ -157,13 +180,94 @@ impl<F: Float> Ends<'_, F> {
             });
             Section {
                 expected: expected.collect(),
-                dst: gather(&self.dst, &shared, self.weights.dim),
+                dst: rows_of(&self.dst, &shared, self.weights.dim),
                 pairs: range,
                 shared,
                 others,
             }
         };
         offset.windows(2).enumerate().map(section).collect()
+    }
+
+    /// Returns the position of each node among the shared negatives of a section, or [`ABSENT`], if
+    /// the section's loss is a softmax over all of these, with a decoder whose scores are products.
+    /// None if it is not, or if a node has several rows.
+    fn full_positions(&self, section: &Section<'_, F>) -> Option<Vec<u32>> {
+        let pairs = self.pairs;
+        let draws_none = |pair: usize| pairs.drawn.get(pair).is_none_or(|&drawn| drawn <= 0.0);
+        let has_none = |pair| pairs.own_negatives(pair).is_empty() && draws_none(pair);
+        let is_full = pairs.loss.kind == PairLossKind::Softmax
+            && !pairs.all_offset.is_empty()
+            && self.weights.decoder.is_product()
+            && section.pairs.clone().all(has_none);
+        if !is_full {
+            return None;
+        }
+        let known = pairs.node.iter().filter(|&&node| node != u32::MAX);
+        let num_nodes = known.max().map_or(0, |&most| most as usize + 1);
+        let mut position = vec![ABSENT; num_nodes];
+        for (at, &row) in (0..).zip(&section.shared) {
+            let place = &mut position[pairs.node[row as usize] as usize];
+            if *place != ABSENT {
+                return None;
+            }
+            *place = at;
+        }
+        let is_shared = |pair: usize| {
+            let dst = pairs.dst[pair];
+            let at = position[pairs.node[dst as usize] as usize];
+            at == ABSENT || section.shared[at as usize] == dst
+        };
+        section.pairs.clone().all(is_shared).then_some(position)
+    }
+
+    /// Returns the loss of a section with [positions](Self::full_positions), and adds its gradient.
+    fn full(
+        &self,
+        (section, position): (&Section<'_, F>, &[u32]),
+        of_src: &mut [F],
+        of_dst: &mut [F],
+        parameters: &mut [F],
+    ) -> f64 {
+        let (pairs, weights, dim) = (self.pairs, self.weights, self.weights.dim);
+        let full = FullSoftmax {
+            weights,
+            pairs,
+            normalizer: self.normalizer,
+            all: &section.dst,
+            position,
+        };
+        let rows = section.pairs.start * dim..section.pairs.end * dim;
+        let each = || section.pairs.clone().into_par_iter();
+        let own = each().map(|pair| {
+            let dst = self.dst_row(pairs.dst[pair]);
+            weights.join(self.src_row(pair), dst)
+        });
+        let own: Vec<F> = own.collect();
+        let given = (&self.src[rows.clone()], &own[..]);
+        let slopes = match range_of(&section.shared) {
+            Some(all) => {
+                let of_all = &mut of_dst[all.start * dim..all.end * dim];
+                full.slopes(&section.pairs, given, of_all)
+            }
+            None => {
+                let mut of_all = vec![F::ZERO; section.dst.len()];
+                let slopes = full.slopes(&section.pairs, given, &mut of_all);
+                scatter(of_dst, &section.shared, &of_all, dim);
+                slopes
+            }
+        };
+        of_src[rows].copy_from_slice(&slopes.src);
+        for (pair, slope) in section.pairs.clone().zip(slopes.own) {
+            let dst = pairs.dst[pair];
+            let ends = (self.src_row(pair), self.dst_row(dst));
+            let of_pair = (
+                &mut of_src[pair * dim..(pair + 1) * dim],
+                &mut of_dst[dst as usize * dim..(dst as usize + 1) * dim],
+            );
+            weights.join_back(slope, ends, of_pair, parameters);
+        }
+        slopes.loss_sum
     }
 
     /// Returns how often a row's node is expected at the ends of a section's other pairs.
@@ -180,7 +284,7 @@ impl<F: Float> Ends<'_, F> {
         &self.dst[row as usize * self.weights.dim..][..self.weights.dim]
     }
 
-    fn block(&self, section: &Section<F>, block: &Range<usize>) -> BlockSlopes<F> {
+    fn block(&self, section: &Section<'_, F>, block: &Range<usize>) -> BlockSlopes<F> {
         let (dim, weights) = (self.weights.dim, self.weights);
         let src = &self.src[block.start * dim..block.end * dim];
         let mut scores = weights.join_all(src, &section.dst);
@@ -221,7 +325,7 @@ impl<F: Float> Ends<'_, F> {
     /// loss, and appends the gradients of the pair's own score and of its own negatives.
     fn pair(
         &self,
-        section: &Section<F>,
+        section: &Section<'_, F>,
         pair: usize,
         shared: &mut [F],
         of_own: &mut Vec<F>,

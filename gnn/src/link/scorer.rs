@@ -57,7 +57,7 @@ impl Scorer {
     fn ends(&self, end: End, embeddings: &Dense) -> Dense {
         assert_eq!(embeddings.cols, self.dim, "the width of the embeddings");
         Dense {
-            values: self.weights().ends(end, &embeddings.values),
+            values: self.weights().ends(end, &embeddings.values).into_owned(),
             ..*embeddings
         }
     }

@@ -249,6 +249,103 @@ fn losses_and_gradients_are_those_of_a_slow_twin() {
     }
 }
 
+/// 600 pairs of 300 src nodes with all of 1,100 nodes, or with those that `which` leaves: more than a
+/// tile and than the src nodes that are computed at a time. Some src nodes are among them.
+fn pairs_with_all(which: impl Fn(u32) -> bool) -> Pairs {
+    let draw = |at: u64, end: u64| u32::try_from(crate::kernel::mix(at) % end).unwrap();
+    let all: Vec<u32> = (250..1350).filter(|&row| which(row)).collect();
+    Pairs {
+        loss: PairLoss {
+            temperature: 0.5,
+            ..PairLoss::default()
+        },
+        node: (0..1400).collect(),
+        src: (0..600).map(|at| draw(at / 3 * 2 + at % 2, 300)).collect(),
+        dst: (0..600).map(|at| 301 + draw(at + 9999, 1099)).collect(),
+        weight: (0..600).map(|at| 0.25 + draw(at, 8) as f32 / 4.0).collect(),
+        group_offset: vec![0, 500, 600],
+        all_offset: vec![
+            0,
+            u32::try_from(all.len()).unwrap(),
+            2 * u32::try_from(all.len()).unwrap(),
+        ],
+        all: [&all[..], &all].concat(),
+        ..Pairs::default()
+    }
+}
+
+#[test]
+fn the_softmax_over_all_nodes_is_that_of_a_slow_twin() {
+    let rows = numbers(23, 1400 * DIM);
+    for decoder in [Decoder::Dot, Decoder::Cosine, Decoder::Distmult] {
+        let parameters = numbers(7, decoder.num_values(DIM));
+        for pairs in [pairs_with_all(|_| true), pairs_with_all(|row| row % 7 > 0)] {
+            pairs.check(1400).unwrap();
+            let weights = Weights::new(decoder, DIM, &parameters);
+            let got = loss_and_slope(weights, &rows, &pairs, 4.0);
+            let wanted = twin(decoder, &parameters, &rows, &pairs);
+            let off = (got.loss_sum / wanted - 1.0).abs();
+            assert!(off < EXACT, "{decoder:?}: {} is not {wanted}", got.loss_sum);
+            // Differences of one row in fifty: the twin is slow.
+            for at in (0..rows.len()).step_by(151) {
+                let loss = |by: f64| {
+                    let mut moved = rows.clone();
+                    moved[at] += by;
+                    twin(decoder, &parameters, &moved, &pairs)
+                };
+                let difference = (loss(1e-4) - loss(-1e-4)) / 2e-4 / 4.0;
+                let off = (got.rows[at] - difference).abs();
+                assert!(
+                    off < 1e-6,
+                    "{decoder:?}, {at}: {}, {difference}",
+                    got.rows[at]
+                );
+            }
+            let narrow_rows = narrow(rows.clone());
+            let narrow_parameters = narrow(parameters.clone());
+            let weights = Weights::new(decoder, DIM, &narrow_parameters);
+            let single = loss_and_slope(weights, &narrow_rows, &pairs, 4.0);
+            assert!((single.loss_sum / wanted - 1.0).abs() < 1e-5, "{decoder:?}");
+            for (got, wanted) in single.rows.iter().zip(&got.rows) {
+                assert!((f64::from(*got) - wanted).abs() < 1e-5, "{decoder:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_softmax_over_all_nodes_has_the_same_bits_for_any_number_of_threads() {
+    let rows = narrow(numbers(23, 1400 * DIM));
+    let pairs = pairs_with_all(|_| true);
+    let on = |num_threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads);
+        let weights = Weights::new(Decoder::Dot, DIM, &[]);
+        let slopes = pool
+            .build()
+            .unwrap()
+            .install(|| loss_and_slope(weights, &rows, &pairs, 4.0));
+        (slopes.loss_sum.to_bits(), slopes.rows)
+    };
+    let one = on(1);
+    assert_eq!(one, on(2));
+    assert_eq!(one, on(3));
+}
+
+/// Scores far from 0, and far apart, stay finite.
+#[test]
+fn the_softmax_over_all_nodes_bears_large_scores() {
+    let rows: Vec<f32> = narrow(numbers(23, 1400 * DIM))
+        .iter()
+        .map(|x| 60.0 * x)
+        .collect();
+    let pairs = pairs_with_all(|_| true);
+    let wide: Vec<f64> = rows.iter().map(|&x| f64::from(x)).collect();
+    let slopes = loss_and_slope(Weights::new(Decoder::Dot, DIM, &[]), &rows, &pairs, 4.0);
+    let wanted = loss_and_slope(Weights::new(Decoder::Dot, DIM, &[]), &wide, &pairs, 4.0);
+    assert!((slopes.loss_sum / wanted.loss_sum - 1.0).abs() < 1e-5);
+    assert!(slopes.rows.iter().all(|slope| slope.is_finite()));
+}
+
 /// The sum over candidates that the softmax of pair 0 divides by.
 fn divisor(rows: &[f64], pairs: &Pairs) -> f64 {
     let weight = (0..pairs.len()).map(|pair| if pair == 0 { 1.0 } else { 0.0 });
@@ -475,7 +572,7 @@ fn the_cosine_of_zeros_is_zero() {
     let weights = Weights::new(Decoder::Cosine, DIM, &[]);
     let embeddings = [3.0, 0.0, 4.0, 0.0, 0.0, 0.0];
     let rows = weights.ends(End::Src, &embeddings);
-    assert_eq!(rows, [0.6, 0.0, 0.8, 0.0, 0.0, 0.0]);
+    assert_eq!(rows.as_ref(), [0.6, 0.0, 0.8, 0.0, 0.0, 0.0]);
     let back = weights.ends_back(End::Src, (&embeddings, &rows), vec![1.0; 6], &mut []);
     assert_eq!(&back[3..], [0.0; 3]);
 }

@@ -3,8 +3,9 @@
 use super::{Mode, Model, Wanted, compute_on};
 use crate::check::check;
 use crate::layer::{plain, read};
+use crate::light::{self, Light, LightLayer};
 use crate::loss::Weighing;
-use crate::{Block, Dense, Device, GnnError, Labels, ReadyInput};
+use crate::{Block, Dense, Device, GnnError, Labels, LayerKind, ReadyInput, Task};
 
 /// Loss and gradient of one batch.
 #[derive(Clone, Debug)]
@@ -59,6 +60,9 @@ impl Model {
                 buffers,
             });
         }
+        if let Some(computed) = self.light_gradient(blocks, &input, labels, normalizer) {
+            return Ok(computed);
+        }
         compute_on(&self.device, || {
             let stack = self.stack(&self.state.flat, (&self.device, true), mode, |_| true);
             let logits = stack.run(blocks, input);
@@ -81,6 +85,34 @@ impl Model {
                 buffers: stack.pass.buffers.into_inner(),
             })
         })
+    }
+
+    /// Returns the loss of the pairs of a `LightGCN` on the processor, and its gradient; none for all
+    /// other models.
+    fn light_gradient(
+        &self,
+        blocks: &[Block],
+        input: &ReadyInput,
+        labels: &Labels,
+        normalizer: f32,
+    ) -> Option<LossAndGradient> {
+        let (Task::Links(decoder), Labels::Pairs(pairs)) = (self.arch.task, labels) else {
+            return None;
+        };
+        if self.arch.layer != LayerKind::LightGcn || self.device.is_gpu() {
+            return None;
+        }
+        let start = [light::start_rows(Some(input))?];
+        Some(compute_on(&self.device, || {
+            let layers: Vec<LightLayer> = blocks.iter().map(LightLayer::of_block).collect();
+            let dim = self.arch.in_dim;
+            let light = Light {
+                layers: &layers,
+                dim,
+            };
+            let state = (&self.state, decoder);
+            light.loss_and_gradient(state, &start, pairs, f64::from(normalizer))
+        }))
     }
 
     /// Returns the loss sum and the gradient of `loss sum / normalizer` at the parameters `flat`,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::{RelationAggregator, TypedKind};
 use super::schema::{RelationEnds, Schema};
-use crate::{Activation, Aggregator, Norm, ParameterInfo, Readout, Task};
+use crate::{Activation, Aggregator, LayerKind, Norm, ParameterInfo, Readout, Task};
 
 /// A node type and the width of its features.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -161,17 +161,23 @@ impl TypedArchitecture {
     /// Returns the input width of conv `layer` (1-based).
     #[must_use]
     pub fn input_dim(&self, layer: usize) -> usize {
-        if layer == 1 {
-            self.projection
-        } else {
-            self.output_dim(layer - 1)
+        match layer {
+            1 => self.projection << u8::from(self.is_light()),
+            _ => self.output_dim(layer - 1),
         }
     }
 
-    /// Returns the output width of conv `layer` (1-based).
+    /// Returns the output width of conv `layer` (1-based). Between the layers of `LightGCN`, each row
+    /// has the start of the propagation behind it.
     #[must_use]
     pub fn output_dim(&self, layer: usize) -> usize {
-        self.hidden.get(layer - 1).copied().unwrap_or(self.out_dim)
+        let given = self.hidden.get(layer - 1).copied().unwrap_or(self.out_dim);
+        given << u8::from(self.is_light() && layer < self.num_layers)
+    }
+
+    /// Tells whether the model is a `LightGCN`.
+    pub(crate) fn is_light(&self) -> bool {
+        self.layer == TypedKind::Conv(LayerKind::LightGcn)
     }
 
     /// Tells whether a linear head follows the convs.

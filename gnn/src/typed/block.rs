@@ -6,9 +6,12 @@ use std::sync::{Arc, OnceLock};
 use super::schema::Schema;
 use super::touched::{Touched, sum_of_relations};
 use super::union::Union;
-use crate::block::BlockData;
+use crate::block::{BlockData, light_root};
+use crate::coefficient::round;
+use crate::kernel::propagate::against;
 use crate::kernel::{Partitioning, Shared, Spmm};
-use crate::{Block, Dense, GnnError, NodeColumns, RangeData, Sampling};
+use crate::light::{LightLayer, LightSum};
+use crate::{Block, Coefficients, Dense, GnnError, NodeColumns, RangeData, Sampling};
 
 /// The nodes of one type in a typed block.
 #[derive(Clone, Debug, Default)]
@@ -96,6 +99,8 @@ pub struct TypedBlock {
     touched: Arc<[OnceLock<Touched>]>,
     /// By type: the sum of what its relations give; none if no relation has in-edges.
     sums: Arc<[OnceLock<Option<Spmm>>]>,
+    light: Arc<OnceLock<Vec<Shared<f32>>>>,
+    light_layer: Arc<OnceLock<LightLayer>>,
 }
 
 impl TypedBlock {
@@ -190,6 +195,8 @@ impl TypedBlock {
             schema: Arc::clone(schema),
             unions: Default::default(),
             touched: relations.iter().map(|_| OnceLock::new()).collect(),
+            light: Arc::default(),
+            light_layer: Arc::default(),
             sums: types.iter().map(|_| OnceLock::new()).collect(),
             types,
             relations,
@@ -276,6 +283,64 @@ impl TypedBlock {
     pub(super) fn sum_of_relations(&self, node_type: usize) -> Option<Spmm> {
         let sum = self.sums[node_type].get_or_init(|| sum_of_relations(self, node_type));
         sum.clone()
+    }
+
+    /// Returns `LightGCN`'s coefficients of the in-edges of each relation, whose columns of nodes are
+    /// those of all src nodes of its `to` type.
+    pub(crate) fn light(&self) -> &[Shared<f32>] {
+        self.light.get_or_init(|| {
+            let types = 0..self.types.len();
+            let roots = types.map(|t| self.light_roots(t, 0..self.num_src(t)));
+            let roots: Vec<Vec<f64>> = roots.collect();
+            let relations = self.relations.iter().zip(&self.schema.relations);
+            let coefficients = relations.map(|(edges, ends)| {
+                let edges = edges.as_ref().expect("it is no range of another type");
+                let (csr, terms) = (edges.csr(), Coefficients::new(edges, false).sum());
+                let mut all = Vec::with_capacity(csr.num_edges());
+                for v in 0..csr.num_rows() {
+                    let root = roots[ends.to][v];
+                    all.extend(csr.row(v).map(|edge| {
+                        let src = csr.col[edge] as usize;
+                        round(f64::from(terms[edge]) * roots[ends.from][src] * root)
+                    }));
+                }
+                all.into()
+            });
+            coefficients.collect()
+        })
+    }
+
+    /// Returns the block as a layer of `LightGCN` that is trained.
+    pub(crate) fn light_layer(&self) -> &LightLayer {
+        self.light_layer.get_or_init(|| {
+            let relations = self.relations.iter().flatten().zip(self.light());
+            let sums = relations
+                .zip(&self.schema.relations)
+                .map(|((edges, edge), ends)| LightSum {
+                    from: ends.from,
+                    to: ends.to,
+                    csr: Arc::clone(edges.csr()),
+                    edge: edge.clone(),
+                    back: against(edges.csr(), edge),
+                });
+            LightLayer {
+                num_src: self.types.iter().map(|of| of.num_src).collect(),
+                num_dst: self.types.iter().map(|of| of.num_dst).collect(),
+                sums: sums.collect(),
+            }
+        })
+    }
+
+    /// Returns `LightGCN`'s factors of some nodes of a type, by their in-degrees in all relations.
+    pub(crate) fn light_roots(&self, node_type: usize, nodes: Range<usize>) -> Vec<f64> {
+        let into = || self.schema.into_type(node_type);
+        let degree = |node: usize| -> f64 {
+            let relations = into().filter_map(|at| self.relation(at));
+            relations
+                .map(|edges| f64::from(edges.in_degree()[node]))
+                .sum()
+        };
+        nodes.map(|node| light_root(degree(node))).collect()
     }
 
     /// Returns the in-edges of all relations in one list; with `loops`, one self-loop takes the

@@ -22,6 +22,9 @@ pub(super) fn check(
     }
     for block in blocks {
         check_block(arch, schema, block)?;
+        if arch.is_light() {
+            check_degrees(schema, block)?;
+        }
     }
     for (t, name) in schema.types.iter().enumerate() {
         for pair in blocks.windows(2) {
@@ -44,6 +47,22 @@ pub(super) fn check(
         Task::Links(_) => (0..schema.types.len()).map(|t| last.num_dst(t)).sum(),
         Task::Classes | Task::MultiLabel | Task::Regression => last.num_dst(arch.target()),
     })
+}
+
+/// Checks that a block has the degrees of all src nodes.
+fn check_degrees(schema: &Schema, block: &TypedBlock) -> Result<(), GnnError> {
+    for (at, ends) in schema.relations.iter().enumerate() {
+        let given = block
+            .relation(at)
+            .map_or(0, |edges| edges.in_degree().len());
+        let wanted = block.num_src(ends.to);
+        if given < wanted {
+            let name = &schema.types[ends.to];
+            let problem = format!("has {given} entries for {wanted} src nodes of `{name}`");
+            return Err(of_relation(&ends.name, block_error("in_degree", problem)));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that a block has the columns that a model reads.

@@ -4,9 +4,10 @@ use super::block::TypedBlock;
 use super::check::check;
 use super::model::TypedModel;
 use crate::layer::{plain, read};
+use crate::light::{self, Light, LightLayer};
 use crate::loss::Weighing;
 use crate::model::{Wanted, compute_on};
-use crate::{Dense, Device, GnnError, Labels, LossAndGradient, Mode, ReadyInput};
+use crate::{Dense, Device, GnnError, Labels, LossAndGradient, Mode, ReadyInput, Task};
 
 impl TypedModel {
     /// Returns the loss of a batch and its gradient.
@@ -36,6 +37,9 @@ impl TypedModel {
                 buffers: self.state.buffers.clone(),
             });
         }
+        if let Some(computed) = self.light_gradient(blocks, input, labels, normalizer) {
+            return Ok(computed);
+        }
         compute_on(&self.device, || {
             let stack = self.stack(&self.state.flat, (&self.device, true), mode, |_| true);
             let logits = stack.run(blocks, input);
@@ -58,6 +62,36 @@ impl TypedModel {
                 buffers: stack.pass.buffers.into_inner(),
             })
         })
+    }
+
+    /// Returns the loss of the pairs of a `LightGCN` on the processor, and its gradient; none for all
+    /// other models.
+    fn light_gradient(
+        &self,
+        blocks: &[TypedBlock],
+        input: &[Option<ReadyInput>],
+        labels: &Labels,
+        normalizer: f32,
+    ) -> Option<LossAndGradient> {
+        let (Task::Links(decoder), Labels::Pairs(pairs)) = (self.arch.task, labels) else {
+            return None;
+        };
+        if !self.arch.is_light() || self.device.is_gpu() {
+            return None;
+        }
+        let start = input.iter().map(|rows| light::start_rows(rows.as_ref()));
+        let start = start.collect::<Option<Vec<_>>>()?;
+        let layers = blocks.iter().map(TypedBlock::light_layer).cloned();
+        Some(compute_on(&self.device, || {
+            let dim = self.arch.projection;
+            let layers: Vec<LightLayer> = layers.collect();
+            let light = Light {
+                layers: &layers,
+                dim,
+            };
+            let state = (&self.state, decoder);
+            light.loss_and_gradient(state, &start, pairs, f64::from(normalizer))
+        }))
     }
 
     /// Returns the loss sum and the gradient of `loss sum / normalizer` at the parameters `flat`,

@@ -65,7 +65,17 @@ impl TypedKind {
     /// Tells whether this kind uses edge weights.
     #[must_use]
     pub fn takes_edge_weights(self) -> bool {
-        matches!(self, TypedKind::Conv(_) | TypedKind::Rgcn)
+        match self {
+            TypedKind::Conv(kind) => kind != LayerKind::LightGcn,
+            TypedKind::Rgcn => true,
+            TypedKind::SimpleHgn | TypedKind::Hgt => false,
+        }
+    }
+
+    /// Tells whether outputs of relations can be joined in several ways.
+    #[must_use]
+    pub fn joins_relations(self) -> bool {
+        matches!(self, TypedKind::Conv(kind) if kind != LayerKind::LightGcn)
     }
 
     /// Lists the kinds for which `holds` is true, such as "gat and gatv2".
@@ -127,8 +137,8 @@ mod tests {
             assert_eq!(serde_json::from_str::<TypedKind>(&text).unwrap(), kind);
         }
         let error = serde_json::from_str::<TypedKind>("\"han\"").unwrap_err();
-        let allowed = "`han`, expected one of `gcn`, `sage`, `gat`, `gatv2`, `gin`, `rgcn`, \
-                       `simple_hgn`, `hgt`";
+        let allowed = "`han`, expected one of `gcn`, `sage`, `gat`, `gatv2`, `gin`, \
+                       `lightgcn`, `rgcn`, `simple_hgn`, `hgt`";
         assert!(error.to_string().contains(allowed), "{error}");
     }
 }

@@ -90,7 +90,14 @@ pub(super) fn run(
     }
     let relations: Vec<usize> = stack.schema.into_type(node_type).collect();
     if stack.arch.layer != TypedKind::Rgcn && relations.is_empty() {
-        return Some(stack.skip(layer, node_type, own, num_dst));
+        return Some(match stack.arch.is_light() {
+            true => {
+                let cols = stack.arch.output_dim(stack.arch.num_layers);
+                let zeros = vec![0.0; num_dst * cols];
+                Summed::of(stack.pass.constant(num_dst, cols, &zeros))
+            }
+            false => stack.skip(layer, node_type, own, num_dst),
+        });
     }
     if linear::is_linear(stack.arch, &stack.convs[layer - 1]) {
         return Some(linear::run(

@@ -7,10 +7,13 @@
 //! ([`TypedLayerSlice::aggregation`], then [`TypedLayerSlice::run_aggregated`]), with the same
 //! result up to rounding.
 
+use burn::tensor::Tensor;
+
 use super::block::{TypedBlock, block_error, of_relation};
 use super::check::{check_block, check_raw, check_shape, input_error};
 use super::hub;
 use super::stack::{Rows, Source, TypedStack};
+use crate::block::light_root;
 use crate::layer::{Features, Src, plain};
 use crate::{Dense, GnnError, Input, LabelScale, Projected, ReadyInput};
 use std::ops::Range;
@@ -25,8 +28,15 @@ impl<'a> TypedProjection<'a> {
         TypedProjection { stack }
     }
 
-    /// Returns the rows that layer 1 reads, `[rows, projection]`, of some nodes of a type. `input`
-    /// has their raw features, and is none if the type has no features.
+    /// Tells whether [`run`](Self::run) needs the degrees of nodes.
+    #[must_use]
+    pub fn reads_degrees(&self) -> bool {
+        self.stack.arch.is_light()
+    }
+
+    /// Returns the rows that layer 1 reads, of some nodes of a type. `input` has their raw features,
+    /// and is none if the type has no features. `degrees` has their in-degrees in all relations, if
+    /// they are [read](Self::reads_degrees).
     ///
     /// # Errors
     ///
@@ -36,15 +46,25 @@ impl<'a> TypedProjection<'a> {
         node_type: usize,
         rows: usize,
         input: Option<ReadyInput>,
+        degrees: &[f64],
     ) -> Result<Dense, GnnError> {
         check_raw(self.stack.arch, node_type, input.as_ref(), rows)?;
         if rows == 0 {
-            return Ok(Dense::zeros(0, self.stack.arch.projection));
+            return Ok(Dense::zeros(0, self.stack.arch.input_dim(1)));
         }
         if self.stack.is_graphs(node_type) {
             return Ok(Dense::zeros(rows, self.stack.arch.projection));
         }
         let features = self.stack.raw_features(node_type, input, rows);
+        if self.reads_degrees() {
+            let same = degrees.len() == rows;
+            let problem = || input_error(format!("{} degrees for {rows} rows", degrees.len()));
+            same.then_some(()).ok_or_else(problem)?;
+            let start = self.stack.pass.dense(features);
+            let roots = degrees.iter().map(|&degree| light_root(degree));
+            let scaled = start.clone() * self.stack.column(roots.collect());
+            return plain(Tensor::cat(vec![scaled, start], 1));
+        }
         plain(self.stack.projection(node_type, &features, rows))
     }
 }

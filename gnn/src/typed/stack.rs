@@ -10,8 +10,9 @@ use super::block::TypedBlock;
 use super::kind::TypedKind;
 use super::schema::Schema;
 use super::{hgt, linear, per_relation, simple_hgn};
-use crate::kernel::{Relational, RowNormalize};
-use crate::layer::{Conv, Features, MaskKind, Pass, Scope, Src, Summed};
+use crate::coefficient::round;
+use crate::kernel::{Relational, RowNormalize, Spmm};
+use crate::layer::{Conv, Features, MaskKind, Pass, Scope, Src, Summed, lightgcn};
 use crate::ops::Fused;
 use crate::{Dense, GnnError, ReadyInput, Task};
 
@@ -67,10 +68,16 @@ impl<'a> TypedStack<'a> {
     /// Runs all layers and the head; returns the logits of the target type's dst nodes. For links,
     /// returns the embeddings of the dst nodes of all types.
     pub(super) fn run(&self, blocks: &[TypedBlock], input: &[Option<ReadyInput>]) -> Tensor<2> {
-        let mut rows = self.input_rows(&blocks[0], input);
-        for (layer, block) in (1..).zip(blocks) {
-            rows = self.layer(layer, block, rows);
-        }
+        let mut rows = match self.arch.is_light() {
+            true => self.propagated(blocks, input),
+            false => {
+                let mut rows = self.input_rows(&blocks[0], input);
+                for (layer, block) in (1..).zip(blocks) {
+                    rows = self.layer(layer, block, rows);
+                }
+                rows
+            }
+        };
         if let Task::Links(_) = self.arch.task {
             let all = rows.into_iter().flatten().map(|of| of.rows);
             return Tensor::cat(all.collect(), 0);
@@ -95,6 +102,11 @@ impl<'a> TypedStack<'a> {
             let of_type = rows[self.arch.target()].as_ref();
             of_type.map(|of| of.rows.clone())
         };
+        if self.arch.is_light() {
+            assert_eq!(wanted, self.arch.num_layers, "LightGCN has one embedding");
+            let rows = target(&self.propagated(blocks, input));
+            return [rows.clone(), rows];
+        }
         let mut rows = self.input_rows(&blocks[0], input);
         let mut found = None;
         for (layer, block) in (1..).zip(blocks) {
@@ -104,6 +116,47 @@ impl<'a> TypedStack<'a> {
             }
         }
         [found, target(&rows)]
+    }
+
+    /// Returns the mean of the learnable rows and of all layers of `LightGCN`, by type, as its convs
+    /// compute it, without rows in two halves.
+    fn propagated(
+        &self,
+        blocks: &[TypedBlock],
+        input: &[Option<ReadyInput>],
+    ) -> Vec<Option<TypeRows>> {
+        let learnable = |(t, given): (usize, &Option<ReadyInput>)| {
+            let given = given.as_ref().filter(|given| given.rows() > 0)?;
+            let features = self.raw_features(t, Some(given.clone()), given.rows());
+            Some(self.pass.dense(features))
+        };
+        let start: Vec<Option<Tensor<2>>> = input.iter().enumerate().map(learnable).collect();
+        let mut rows = start.clone();
+        for block in blocks {
+            let of_type = |(t, own): (usize, &Option<Tensor<2>>)| {
+                let num_dst = block.num_dst(t);
+                let own = own.as_ref().filter(|_| num_dst > 0)?;
+                let relations = self.schema.into_type(t).filter_map(|relation| {
+                    let edges = block.relation(relation)?;
+                    let src = rows[self.schema.relations[relation].from].as_ref()?;
+                    let sum = Fused::Spmm(Spmm {
+                        csr: Arc::clone(edges.csr()),
+                        rows: num_dst,
+                        edge: block.light()[relation].clone(),
+                        own: None,
+                    });
+                    Some(sum.apply(src.clone()))
+                });
+                Some(relations.fold(own.clone().narrow(0, 0, num_dst), |sum, of| sum + of))
+            };
+            rows = start.iter().enumerate().map(of_type).collect();
+        }
+        let mean = |sum: Tensor<2>| TypeRows {
+            rows: lightgcn::mean(sum, blocks.len()),
+            raw: None,
+            carried: None,
+        };
+        rows.into_iter().map(|of| of.map(mean)).collect()
     }
 
     /// Projects the raw features of the src nodes of the first block, by type.
@@ -397,6 +450,13 @@ impl<'a> TypedStack<'a> {
         own: &Features,
     ) -> Tensor<2> {
         let (arch, pass, num_dst) = (self.arch, &self.pass, block.num_dst(node_type));
+        if arch.is_light() {
+            let first = block.range().map_or(0, |(_, range)| range.start);
+            let roots = block.light_roots(node_type, first..first + num_dst);
+            let own = pass.dense(own.clone()).narrow(0, 0, num_dst);
+            let root = Some(self.column(roots));
+            return lightgcn::carry(pass, (layer, arch.num_layers), summed, own, root);
+        }
         let name = &self.schema.types[node_type];
         let dropout = || {
             let mask = pass.mask(layer + 1, MaskKind::Input, arch.dropout);
@@ -421,6 +481,12 @@ impl<'a> TypedStack<'a> {
         let active = block.num_active(node_type);
         let activation = Some(arch.activation).filter(|_| arch.layer != TypedKind::Hgt);
         pass.hidden(summed, (arch.norm, &norm), active, activation, dropout())
+    }
+
+    /// Makes a constant matrix of one column.
+    pub(super) fn column(&self, values: Vec<f64>) -> Tensor<2> {
+        let values: Vec<f32> = values.into_iter().map(round).collect();
+        self.pass.constant(values.len(), 1, &values)
     }
 
     /// Returns the first rows of `own`, times the parameter `map` if there is one.
@@ -487,6 +553,10 @@ pub(super) fn prepare(
     for (layer, (of_relations, block)) in (1..).zip(convs.iter().zip(blocks)) {
         match arch.layer {
             TypedKind::Conv(_) | TypedKind::Rgcn => {
+                if arch.is_light() {
+                    block.light_layer();
+                    continue;
+                }
                 for (relation, conv) in of_relations.iter().enumerate() {
                     if let Some(edges) = block.relation(relation) {
                         conv.prepare(edges);

@@ -107,6 +107,7 @@ impl<'a> Twin<'a> {
                     LayerKind::Gat => node.attention(layer, false),
                     LayerKind::GatV2 => node.attention(layer, true),
                     LayerKind::Gin => node.gin(),
+                    LayerKind::LightGcn => panic!("its tests have a twin of their own"),
                     LayerKind::Custom(_) => panic!("the twin has the kinds of this crate"),
                 };
                 if arch.residual {

@@ -190,7 +190,7 @@ fn layers_run_one_by_one_like_the_forward_pass() {
             .enumerate()
             .map(|(t, input)| {
                 let num_src = batch.blocks[0].num_src(t);
-                Some(projection.run(t, num_src, input.clone()).unwrap())
+                Some(projection.run(t, num_src, input.clone(), &[]).unwrap())
             })
             .collect();
         for (layer, block) in (1..).zip(&batch.blocks) {

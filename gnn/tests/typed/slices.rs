@@ -78,7 +78,7 @@ fn sliced(graph: &Graph, arch: &TypedArchitecture, model: &TypedModel, given: Gi
         .map(|t| {
             let nodes: Vec<usize> = (0..graph.num_nodes[t]).collect();
             let input = features(arch, t, &nodes).map(|input| ReadyInput::new(input).unwrap());
-            projection.run(t, nodes.len(), input).unwrap()
+            projection.run(t, nodes.len(), input, &[]).unwrap()
         })
         .collect();
     let mut scores: Vec<Option<Dense>> = vec![None; rows.len()];

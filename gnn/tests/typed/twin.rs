@@ -349,6 +349,7 @@ impl Node<'_> {
             LayerKind::Gat => self.attention(relation, false),
             LayerKind::GatV2 => self.attention(relation, true),
             LayerKind::Gin => self.gin(relation),
+            LayerKind::LightGcn => panic!("its tests have a twin of their own"),
             LayerKind::Custom(_) => panic!("the twin has the kinds of this crate"),
         }
     }

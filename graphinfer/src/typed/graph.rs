@@ -172,6 +172,17 @@ impl<'a> TypedGraph<'a> {
         self.schema.into_type(node_type).map(of_relation).sum()
     }
 
+    /// Returns the in-degrees of some own rows of a type, in all relations together.
+    pub(super) fn in_degrees(&self, node_type: usize, rows: Range<usize>) -> Vec<f64> {
+        let first = self.rows[node_type].start;
+        let degree = |row: usize| {
+            let relations = self.schema.into_type(node_type);
+            let of = |at: usize| f64::from(self.columns[at].in_degree()[row - first]);
+            relations.map(of).sum()
+        };
+        rows.map(degree).collect()
+    }
+
     /// Cuts some own rows of a type into blocks of bounded size. Only the in-degrees and the limits of
     /// the relations decide the cuts; without limits no in-edge is read.
     pub(super) fn ranges(

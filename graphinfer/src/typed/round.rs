@@ -127,7 +127,11 @@ impl TypedRounds<'_> {
                 let (node_type, range) = &pieces[at];
                 let input = self.graph.input(*node_type, range.clone(), self.trained)?;
                 let input = input.map(ReadyInput::new).transpose()?;
-                let rows = projection.run(*node_type, range.len(), input)?;
+                let degrees = match projection.reads_degrees() {
+                    true => self.graph.in_degrees(*node_type, range.clone()),
+                    false => Vec::new(),
+                };
+                let rows = projection.run(*node_type, range.len(), input, &degrees)?;
                 writer.write((*node_type, range), rows, next, None)
             })
     }

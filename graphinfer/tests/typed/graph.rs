@@ -121,6 +121,12 @@ impl Graph {
         }
     }
 
+    /// Leaves out the features of all nodes.
+    pub(crate) fn without_features(mut self) -> Self {
+        self.types.iter_mut().for_each(|of| of.dim = 0);
+        self
+    }
+
     /// Draws a graph of two types whose nodes have these numbers of in-edges more, by relation, node
     /// and number. Relations 0 and 1 lead from the target type to itself, 2 and 3 from the other
     /// type to it, and 4 back, all with few in-edges a node. With `within`, there are only the first

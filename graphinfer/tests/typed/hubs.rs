@@ -1,10 +1,10 @@
 //! Tests nodes with so many in-edges of a relation that these are aggregated in segments.
 
 use crate::case::{Case, TOLERANCE, assert_rounded, assert_within, read};
-use crate::check_workers;
 use crate::graph::Graph;
 use crate::models::{Trained, architectures, plain};
 use crate::twin;
+use crate::{check_workers, kinds};
 use gnn::typed::{TypedArchitecture, TypedKind};
 use gnn::{Aggregator, LayerKind};
 use schemas::{FlattenMeta, GraphMeta, Layout, use_at_layer};
@@ -110,12 +110,12 @@ fn check_kinds(within: bool, kinds: impl Iterator<Item = TypedKind>) {
 #[test]
 fn hubs_of_convs_by_relation_agree_with_the_formulas() {
     let is_other = |kind: &TypedKind| *kind != TypedKind::Conv(LayerKind::Gcn);
-    check_kinds(false, TypedKind::all().filter(is_other));
+    check_kinds(false, kinds().filter(is_other));
 }
 
 #[test]
 fn hubs_of_one_type_agree_with_the_formulas() {
-    check_kinds(true, TypedKind::all());
+    check_kinds(true, kinds());
 }
 
 /// The same in-edges are those of a hub for a layer that reads all of them, and of no hub for one

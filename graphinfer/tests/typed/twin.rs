@@ -67,7 +67,7 @@ pub(crate) fn forward(store: &Store, trained: &Trained, limits: &[Vec<usize>]) -
 }
 
 /// Puts the row of each node behind its features; nodes without one get the mean of all rows.
-fn with_table(
+pub(crate) fn with_table(
     features: &Dense,
     rows: &BTreeMap<String, Vec<f32>>,
     all: &[(&Partition, LocalIdx)],
@@ -94,7 +94,8 @@ fn with_table(
     })
 }
 
-fn block(store: &Store, limits: &[usize]) -> TypedBlockData {
+/// Collects the in-edges of a layer.
+pub(crate) fn block(store: &Store, limits: &[usize]) -> TypedBlockData {
     let meta = &store.meta().graph;
     let types = (0..meta.types.len()).map(|at| {
         let count = store.placement().type_range(at);

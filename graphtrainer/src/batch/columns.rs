@@ -72,12 +72,7 @@ impl<'a> NodeColumns<'a> {
             node_key: key[..num_src[at]].to_vec(),
         });
         let relations = edges.into_iter().enumerate().map(|(relation, edges)| {
-            let ends = &self.schema.relations[relation];
-            // Between two types, nothing is read of the other nodes of type `to`.
-            let num_nodes = match ends.from == ends.to {
-                true => num_src[ends.to],
-                false => num_dst[ends.to],
-            };
+            let num_nodes = num_src[self.schema.relations[relation].to];
             self.relation(relation, num_nodes, edges, sampling)
         });
         TypedBlockData {

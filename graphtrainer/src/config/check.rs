@@ -141,7 +141,7 @@ impl TrainSpec {
 
     /// Checks numbers with fractions.
     fn check_rates(&self, found: &mut Mistakes) {
-        found.share("dropout", self.dropout);
+        found.share("dropout", self.dropout.unwrap_or(0.0));
         found.share("input_dropout", self.input_dropout);
         found.share("attention_dropout", self.attention_dropout);
         found.positive("learning_rate", self.learning_rate, RATE_MAX);
@@ -149,6 +149,8 @@ impl TrainSpec {
             found.positive("clip_norm", norm, NORM_MAX);
         }
         found.within("weight_decay", self.weight_decay, 0.0..=RATE_MAX);
+        let of_rows = self.embedding_weight_decay;
+        found.within("embedding_weight_decay", of_rows, 0.0..=RATE_MAX);
     }
 
     fn check_layer_keys(&self, found: &mut Mistakes) {
@@ -182,9 +184,9 @@ impl TrainSpec {
             found.within(name, width.unwrap_or(1), 1..=WIDTH_MAX);
         }
         found.share("attention_residual", self.attention_residual.unwrap_or(0.0));
-        let is_conv = matches!(self.model, TypedKind::Conv(_));
+        let is_conv = self.model.joins_relations();
         if let Some(joined) = self.relation_aggregator {
-            let convs = TypedKind::names_of(|kind| matches!(kind, TypedKind::Conv(_)));
+            let convs = TypedKind::names_of(TypedKind::joins_relations);
             let only = format!("only {convs} have an output for each relation");
             let is_free = is_conv || joined == RelationAggregator::Sum;
             found.require(is_free, "relation_aggregator", quoted(joined), &only);
@@ -202,9 +204,25 @@ impl TrainSpec {
             let only = "only simple_hgn adds the attention of the layer before";
             found.require(is_hgn, "attention_residual", share, only);
         }
+        self.check_light_keys(found);
         let has_own = self.model == TypedKind::Hgt && self.residual;
         let allowed = "hgt has a residual of its own, so allowed is false";
         found.require(!has_own, "residual", true, allowed);
+    }
+
+    /// Checks that a `lightgcn` has no option that changes rows between its layers.
+    fn check_light_keys(&self, found: &mut Mistakes) {
+        if self.model != TypedKind::Conv(LayerKind::LightGcn) {
+            return;
+        }
+        let only = "lightgcn propagates rows as they are: leave it out";
+        let dropout = self.dropout.unwrap_or(0.0);
+        found.require(dropout == 0.0, "dropout", dropout, only);
+        let of_input = self.input_dropout;
+        found.require(of_input == 0.0, "input_dropout", of_input, only);
+        let norm = quoted(self.norm);
+        found.require(self.norm == Norm::None, "norm", norm, only);
+        found.require(!self.residual, "residual", true, only);
     }
 
     fn check_device(&self, found: &mut Mistakes) {

@@ -3,7 +3,7 @@
 use gnn::{Decoder, PairLoss, PairLossKind};
 use serde::{Deserialize, Serialize};
 
-use super::{TrainPlan, TrainSpec};
+use super::{TrainPlan, TrainSpec, quoted};
 use crate::TrainError;
 
 /// Negatives of pairs, as written: pairs of the same src node with other dst nodes.
@@ -63,6 +63,17 @@ pub enum InBatch {
     Sections(usize),
 }
 
+/// The unit that train pairs are put into batches by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BatchBy {
+    /// A batch has `batch_size` pairs.
+    #[default]
+    Pair,
+    /// A batch has `batch_size` src nodes, each with all train pairs of its part.
+    Src,
+}
+
 /// Everything that decides the loss of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct LinkPlan {
@@ -76,10 +87,21 @@ pub(crate) struct LinkPlan {
     pub(crate) hard: usize,
     pub(crate) all: bool,
     pub(crate) evaluation: usize,
+    /// Whether a batch has src nodes with all their pairs.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) by_src: bool,
+    /// The d train pairs of a src node weigh `d ^ src_power` together; none: d.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) src_power: Option<f32>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// Largest number of negatives of a pair.
-const NEGATIVES_MAX: usize = 1 << 20;
+pub(crate) const NEGATIVES_MAX: usize = 1 << 20;
 
 /// Largest margin between two scores.
 const MARGIN_MAX: f32 = 1e6;
@@ -114,6 +136,10 @@ pub(crate) struct LinkKeys {
     pub(crate) margin: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) negatives: Option<NegativesSpec>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) batch_by: Option<BatchBy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) src_power: Option<f32>,
 }
 
 impl LinkKeys {
@@ -122,11 +148,14 @@ impl LinkKeys {
         let number = |value: Option<f32>| value.map(|value| value.to_string());
         let decoder = self.decoder.map(|decoder| format!("{:?}", decoder.name()));
         let negatives = self.negatives.map(|_| "given".to_owned());
+        let batch_by = self.batch_by.map(quoted);
         let all = [
             ("decoder", decoder),
             ("temperature", number(self.temperature)),
             ("margin", number(self.margin)),
             ("negatives", negatives),
+            ("batch_by", batch_by),
+            ("src_power", number(self.src_power)),
         ];
         all.into_iter().find_map(|(key, value)| Some((key, value?)))
     }
@@ -157,6 +186,8 @@ impl LinkKeys {
             hard: if negatives.all { 0 } else { negatives.hard },
             all: negatives.all,
             evaluation: negatives.evaluation(),
+            by_src: self.batch_by == Some(BatchBy::Src),
+            src_power: self.src_power,
         }
     }
 }
@@ -199,6 +230,8 @@ impl TrainSpec {
             temperature: self.temperature,
             margin: self.margin,
             negatives: self.negatives,
+            batch_by: self.batch_by,
+            src_power: self.src_power,
         }
     }
 
@@ -222,8 +255,37 @@ impl TrainSpec {
             let only = "only `train.loss` = \"margin\" has one".to_owned();
             require(has_margin, "margin", margin.to_string(), only);
         }
-        let Some(negatives) = self.negatives else {
-            return found;
+        found.extend(self.batch_mistakes());
+        found.extend(
+            self.negatives
+                .iter()
+                .flat_map(|of| self.negative_mistakes(of)),
+        );
+        found
+    }
+
+    /// Returns the mistakes in the keys that say which pairs are a batch, and how they weigh.
+    fn batch_mistakes(&self) -> Option<TrainError> {
+        let power = self.src_power.unwrap_or(1.0);
+        if !(0.0..=1.0).contains(&power) {
+            return Some(TrainError::of_key("src_power", power, "allowed is 0 to 1"));
+        }
+        let sections = self.negatives.unwrap_or_default();
+        let has_sections = !sections.all && sections.in_batch != InBatch::All(false);
+        (self.batch_by == Some(BatchBy::Src) && has_sections).then(|| {
+            let problem = "negatives come from other pairs of the batch: set `negatives = { all = \
+                           true }` or `in_batch = false`";
+            TrainError::of_key("batch_by", quoted(BatchBy::Src), problem)
+        })
+    }
+
+    /// Returns the mistakes in `negatives`.
+    fn negative_mistakes(&self, negatives: &NegativesSpec) -> Vec<TrainError> {
+        let mut found = Vec::new();
+        let mut require = |holds: bool, key, value: String, allowed: String| {
+            if !holds {
+                found.push(TrainError::of_key(key, value, allowed));
+            }
         };
         if let InBatch::Sections(pairs) = negatives.in_batch {
             let allowed = format!("allowed is true, false, or 2 to {NEGATIVES_MAX} pairs");

@@ -95,6 +95,8 @@ pub(crate) struct ResultPlan {
     /// In epochs; the number of targets decides how many steps the optimiser gets.
     pub(crate) schedule: Option<ScheduleSpec>,
     pub(crate) weight_decay: f32,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) embedding_weight_decay: f32,
     pub(crate) weight_decay_layers: Option<Vec<usize>>,
     pub(crate) epochs: u64,
     pub(crate) batch_size: usize,
@@ -109,6 +111,11 @@ pub(crate) struct ResultPlan {
     pub(crate) workers: usize,
     pub(crate) consistency: Consistency,
     pub(crate) gradient_format: GradientFormat,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(value: &f32) -> bool {
+    *value == 0.0
 }
 
 /// The keys that only change speed and memory.

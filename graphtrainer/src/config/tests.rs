@@ -220,7 +220,7 @@ fn keys_of_typed_graphs_need_their_kind() {
     };
     check_kind(
         "model = \"han\"",
-        "unknown variant `han`, expected one of `gcn`, `sage`, `gat`, `gatv2`, `gin`, `rgcn`, \
+        "unknown variant `han`, expected one of `gcn`, `sage`, `gat`, `gatv2`, `gin`, `lightgcn`, `rgcn`, \
          `simple_hgn`, `hgt`",
     );
     check_kind(

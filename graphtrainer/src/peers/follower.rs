@@ -135,7 +135,8 @@ impl FollowerWork<'_> {
         let specs = tensors(self.prepared.model.parameters(), &self.prepared.decays);
         let format = result.gradient_format;
         let server = connections.client((&specs, &self.prepared.tables()), format)?;
-        let (busy, order) = (Busy::default(), training_order(self.plan, self.source));
+        let order = training_order(self.plan, self.source)?;
+        let busy = Busy::default();
         let vectoriser = self.prepared.vectoriser(true);
         let crew = Crew {
             plan: self.plan,

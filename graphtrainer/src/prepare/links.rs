@@ -6,7 +6,8 @@ use schemas::PairsMeta;
 use super::Checks;
 use crate::TrainError;
 use crate::any_model::AnyArchitecture;
-use crate::config::Loss;
+use crate::config::{Loss, NEGATIVES_MAX};
+use crate::source::Source;
 
 impl Checks<'_> {
     /// Returns the architecture of a model of links.
@@ -29,6 +30,24 @@ impl Checks<'_> {
         }
         let task = Task::Links(plan.links().decoder);
         self.architecture_of(task, self.embedding_dim()?)
+    }
+
+    /// Checks that parts have random negatives that all pairs can have, and not too many of them.
+    pub(super) fn all_negatives_fit(&self, source: &Source) -> Result<(), TrainError> {
+        let plan = self.plan.result.links();
+        if self.graph.pairs.is_none() || !plan.all || source.counts.is_empty() {
+            return Ok(());
+        }
+        let part = source.part(source.key(0, None))?;
+        let problem = match part.pairs().random.len() {
+            0 => "its parts have no random negatives (`flatten.negatives_per_part`)".to_owned(),
+            1..=NEGATIVES_MAX => return Ok(()),
+            more => format!(
+                "its parts have {more} random negatives (`flatten.negatives_per_part`), allowed \
+                 are {NEGATIVES_MAX}"
+            ),
+        };
+        Err(self.unfit("negatives.all", true, problem))
     }
 
     /// Returns the width of the embeddings: the last one in `hidden`.

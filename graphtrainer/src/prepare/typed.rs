@@ -2,7 +2,7 @@
 
 use gnn::typed::{RelationInput, TypeInput, TypedArchitecture, TypedKind};
 use gnn::{LayerKind, Task};
-use schemas::{RelationMeta, TypeMeta};
+use schemas::{FeatureMeta, RelationMeta, TypeMeta};
 
 use super::Checks;
 use crate::TrainError;
@@ -27,6 +27,7 @@ impl Checks<'_> {
         let is_hgn = plan.layer == TypedKind::SimpleHgn;
         let target_type = graph.target().name.clone();
         self.readout_allowed()?;
+        self.light_allowed()?;
         self.relations_allowed()?;
         let (mut num_layers, mut hidden) = (self.num_layers()?, self.hidden(task));
         if let (Some(_), Some(&width)) = (plan.readout, hidden.last()) {
@@ -125,6 +126,42 @@ impl Checks<'_> {
                  widths: a linear head follows the readout"
             );
             return Err(self.unfit("hidden", &plan.hidden, problem));
+        }
+        Ok(())
+    }
+
+    /// Checks that a `lightgcn` has learnable rows of one width, and nothing else, to propagate.
+    pub(super) fn light_allowed(&self) -> Result<(), TrainError> {
+        let plan = &self.plan.result;
+        if plan.layer != TypedKind::Conv(LayerKind::LightGcn) {
+            return Ok(());
+        }
+        let key = |name: &str, key: &str| match name {
+            "" => format!("`input.nodes.{key}`"),
+            name => format!("`input.nodes.{name}.{key}`"),
+        };
+        let mut first = None;
+        for of in &self.graph.types {
+            let (name, rows) = (&of.name, key(&of.name, "embedding"));
+            let Some(&dim) = plan.embeddings.get(name) else {
+                let problem = format!("lightgcn propagates learnable rows, but {rows} is missing");
+                return Err(self.unfit("model", "lightgcn", problem));
+            };
+            if of.features != FeatureMeta::None {
+                let features = key(name, "features");
+                let problem = format!("lightgcn reads no features: leave {features} out");
+                return Err(self.unfit("model", "lightgcn", problem));
+            }
+            let wanted = *first.get_or_insert(dim);
+            if dim != wanted {
+                let problem =
+                    format!("{rows} is {dim}, but rows of another type are {wanted} wide");
+                return Err(self.unfit("model", "lightgcn", problem));
+            }
+            if plan.hidden.iter().any(|&width| width != dim) {
+                let problem = format!("every layer of lightgcn is as wide as the rows, {dim}");
+                return Err(self.unfit("hidden", &plan.hidden, problem));
+            }
         }
         Ok(())
     }

@@ -4,12 +4,19 @@
 //! rows that had a gradient, so its memory and the time of a step follow these rows, whatever the
 //! number of nodes.
 
+use rayon::prelude::*;
 use schemas::xxh::hash_bytes;
 use schemas::{IdType, Ids, hash_int};
 use serde::{Deserialize, Serialize};
 
 use super::Optimizer;
 use crate::id_index::IdIndex;
+
+/// Rows that one thread updates at a time, where most rows of a table have a gradient.
+const CHUNK: usize = 1 << 10;
+
+/// A row without a gradient.
+const NONE: usize = usize::MAX;
 
 /// The embedding table of a node type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +29,8 @@ pub struct TableSpec {
     pub dim: usize,
     /// Seed of the start values.
     pub seed: u64,
+    /// Weight decay of rows that have a gradient.
+    pub weight_decay: f32,
 }
 
 /// The rows of an embedding table that have had a gradient, in the order of their ids.
@@ -75,12 +84,23 @@ impl TableSpec {
         let salt = self.salt();
         let mut shards = vec![Vec::new(); num_shards];
         for (position, at) in (0..).zip(0..ids.len()) {
-            let shard = hash_int(ids.hash(at) ^ salt) % num_shards as u64;
-            let shard = usize::try_from(shard).expect("a shard's number is below their count");
-            shards[shard].push(position);
+            shards[shard_of(ids, at, (salt, num_shards))].push(position);
         }
         shards
     }
+
+    /// Returns the shard that holds the row of id `at` of a column.
+    pub(super) fn shard(&self, ids: &Ids, at: usize, num_shards: usize) -> usize {
+        match num_shards {
+            1 => 0,
+            _ => shard_of(ids, at, (self.salt(), num_shards)),
+        }
+    }
+}
+
+fn shard_of(ids: &Ids, at: usize, (salt, num_shards): (u64, usize)) -> usize {
+    let shard = hash_int(ids.hash(at) ^ salt) % num_shards as u64;
+    usize::try_from(shard).expect("a shard's number is below their count")
 }
 
 /// The start values of a row.
@@ -255,24 +275,53 @@ impl Table {
     }
 
     /// Updates the rows that have a gradient. The moments of the others stay, as in
-    /// `torch.optim.SparseAdam`; rows do not decay.
+    /// `torch.optim.SparseAdam`.
     pub(super) fn apply(&mut self, optimizer: &Optimizer, update: u64, gradient: &RowGradient) {
-        let dim = self.spec.dim;
-        for (at, slope) in gradient.values.chunks_exact(dim).enumerate() {
-            let (position, is_new) = self.index.insert(&gradient.ids, at);
-            if is_new {
-                let start = self.spec.start_of_row(&gradient.ids, at);
-                self.values
-                    .extend((0..dim).map(|column| start.value(column)));
-                let len = self.values.len();
-                self.moments.iter_mut().for_each(|own| own.resize(len, 0.0));
+        let (dim, decay) = (self.spec.dim, self.spec.weight_decay);
+        let rows = 0..gradient.ids.len();
+        let positions = rows.map(|at| self.position(&gradient.ids, at));
+        let positions: Vec<usize> = positions.collect();
+        if 2 * positions.len() < self.len() {
+            let slopes = gradient.values.chunks_exact(dim);
+            for (position, slope) in positions.into_iter().zip(slopes) {
+                let own = position * dim..(position + 1) * dim;
+                let moments = self.moments.iter_mut();
+                let mut moments: Vec<_> = moments.map(|moment| &mut moment[own.clone()]).collect();
+                let row = &mut self.values[own];
+                optimizer.update(update, row, slope, &mut moments, decay);
             }
-            let own = position * dim..(position + 1) * dim;
-            let moments = self.moments.iter_mut();
-            let mut moments: Vec<_> = moments.map(|moment| &mut moment[own.clone()]).collect();
-            let row = &mut self.values[own];
-            optimizer.update(update, row, slope, &mut moments, 0.0);
+            return;
         }
+        let mut slots = vec![NONE; self.len()];
+        for (at, position) in positions.into_iter().enumerate() {
+            slots[position] = at;
+        }
+        let chunks = self.values.par_chunks_mut(CHUNK * dim);
+        let chunks = chunks.zip(chunks_of(&mut self.moments, (slots.len(), dim)));
+        let chunks = chunks.zip(slots.par_chunks(CHUNK));
+        chunks.for_each(|((values, mut moments), of_chunk)| {
+            for (row, &at) in of_chunk.iter().enumerate().filter(|(_, at)| **at != NONE) {
+                let own = row * dim..(row + 1) * dim;
+                let slope = &gradient.values[at * dim..(at + 1) * dim];
+                let moments = moments.iter_mut();
+                let mut moments: Vec<_> = moments.map(|moment| &mut moment[own.clone()]).collect();
+                optimizer.update(update, &mut values[own], slope, &mut moments, decay);
+            }
+        });
+    }
+
+    /// Returns the position of the row of id `at` of a column, which is added unless it is there.
+    fn position(&mut self, ids: &Ids, at: usize) -> usize {
+        let (position, is_new) = self.index.insert(ids, at);
+        if is_new {
+            let start = self.spec.start_of_row(ids, at);
+            let columns = 0..self.spec.dim;
+            self.values
+                .extend(columns.map(|column| start.value(column)));
+            let len = self.values.len();
+            self.moments.iter_mut().for_each(|own| own.resize(len, 0.0));
+        }
+        position
     }
 
     /// Returns the number of rows.
@@ -293,6 +342,18 @@ impl Table {
             moments: moments.map(|own| own[values.clone()].to_vec()).collect(),
         }
     }
+}
+
+/// Cuts the optimiser's vectors into chunks of [`CHUNK`] rows, for a table of `num_rows` rows.
+fn chunks_of(moments: &mut [Vec<f32>], (num_rows, dim): (usize, usize)) -> Vec<Vec<&mut [f32]>> {
+    let mut chunks = Vec::new();
+    chunks.resize_with(num_rows.div_ceil(CHUNK), Vec::new);
+    for moment in moments {
+        for (chunk, own) in chunks.iter_mut().zip(moment.chunks_mut(CHUNK * dim)) {
+            chunk.push(own);
+        }
+    }
+    chunks
 }
 
 /// Adds up gradients, row by row, in their order.
@@ -332,6 +393,7 @@ mod tests {
             id_type: IdType::Int64,
             dim,
             seed,
+            weight_decay: 0.0,
         }
     }
 

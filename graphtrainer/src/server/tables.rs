@@ -2,11 +2,15 @@
 
 use std::sync::{Arc, Mutex};
 
+use rayon::prelude::*;
 use schemas::Ids;
 
 use super::memory::lock;
 use super::table::Table;
 use super::{Optimizer, RowGradient, ServerState, TableRows, TableSpec};
+
+/// Fewest rows that one thread reads.
+const ROWS_MIN: usize = 256;
 
 /// Embedding tables whose rows are spread over shards, each with a lock of its own.
 #[derive(Debug, Default)]
@@ -68,16 +72,14 @@ impl Tables {
     /// Returns rows of each table, `[ids, dim]`.
     pub(super) fn read(&self, wanted: &[&Ids]) -> Vec<Vec<f32>> {
         let read = |(table, (spec, ids)): (usize, (&TableSpec, &&Ids))| {
-            let dim = spec.dim;
-            let mut rows = vec![0.0; ids.len() * dim];
-            let places = spec.by_shard(ids, self.shards.len());
-            for (shard, positions) in self.shards.iter().zip(places) {
-                let held = lock(shard);
-                for position in positions {
-                    let at = position as usize;
-                    held.tables[table].read(ids, at, &mut rows[at * dim..(at + 1) * dim]);
-                }
-            }
+            let mut rows = vec![0.0; ids.len() * spec.dim];
+            // Locked in the order of the shards, as everywhere.
+            let held: Vec<_> = self.shards.iter().map(lock).collect();
+            let each = rows.par_chunks_exact_mut(spec.dim).enumerate();
+            each.with_min_len(ROWS_MIN).for_each(|(at, row)| {
+                let shard = spec.shard(ids, at, held.len());
+                held[shard].tables[table].read(ids, at, row);
+            });
             rows
         };
         self.specs
@@ -95,6 +97,10 @@ impl Tables {
         mut update: impl FnMut(&mut Shard, usize, RowGradient),
     ) {
         for (table, (spec, gradient)) in self.specs.iter().zip(gradients).enumerate() {
+            if let [shard] = &self.shards[..] {
+                update(&mut lock(shard), table, gradient.clone());
+                continue;
+            }
             let places = spec.by_shard(&gradient.ids, self.shards.len());
             for (shard, positions) in self.shards.iter().zip(places) {
                 let part = gradient.gather(&positions, spec.dim);

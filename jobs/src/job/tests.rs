@@ -391,7 +391,10 @@ fn the_documented_example_parses_and_every_key_is_documented() {
 }
 
 /// Keys that exclude other keys of the example, keys of typed graphs, of graphs and of pairs.
-const ALTERNATIVES: [&str; 22] = [
+const ALTERNATIVES: [&str; 25] = [
+    "embedding_weight_decay",
+    "batch_by",
+    "src_power",
     "graph",
     "readout",
     "pairs_per_part",
@@ -552,7 +555,7 @@ fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
          j.toml:14: `flatten.fanouts` is the string \"most\"; allowed is a number of in-edges from 1 \
          to 4294967295, or \"all\"\n\
          j.toml:15: missing key `train.output`\n\
-         j.toml:16: `train.model` cannot be `gnn`; allowed: gcn, sage, gat, gatv2, gin, \
+         j.toml:16: `train.model` cannot be `gnn`; allowed: gcn, sage, gat, gatv2, gin, lightgcn, \
          rgcn, simple_hgn, hgt\n\
          j.toml:17: `train.epochs` is 0: allowed is 1 to 1000000\n\
          j.toml:18: `train.dropout` is the string \"half\"; allowed is a number\n\

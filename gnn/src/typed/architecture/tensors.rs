@@ -51,6 +51,8 @@ impl TypedArchitecture {
             attention_dropout: self.attention_dropout,
             norm: self.norm,
             activation: self.activation,
+            carried_dim: self.output_dim(self.num_layers),
+            of_relation: true,
             bipartite: relation.from != relation.to,
         }
     }
@@ -60,7 +62,9 @@ impl TypedArchitecture {
     pub(crate) fn tensors(&self, convs: &[Vec<Arc<dyn Conv>>]) -> ParameterList {
         let (mut list, schema) = (ParameterList::default(), self.schema());
         list.enter(0, String::new());
-        for of in self.types.iter().filter(|of| !self.is_graphs(&of.name)) {
+        let projected =
+            (self.types.iter()).filter(|of| !self.is_light() && !self.is_graphs(&of.name));
+        for of in projected {
             let name = format!("lins.{}", of.name);
             let cols = of.in_dim.unwrap_or(1);
             if self.layer == TypedKind::SimpleHgn {
@@ -131,7 +135,7 @@ impl TypedArchitecture {
     /// to the type, and the kind reads own rows only by relation.
     pub(crate) fn has_skip(&self, schema: &Schema, node_type: usize) -> bool {
         let by_relation = matches!(self.layer, TypedKind::Conv(_) | TypedKind::Hgt);
-        by_relation && schema.into_type(node_type).next().is_none()
+        by_relation && !self.is_light() && schema.into_type(node_type).next().is_none()
     }
 
     /// Lists the tensors of `PyG`'s `RGCNConv`.

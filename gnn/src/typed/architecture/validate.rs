@@ -1,7 +1,9 @@
 //! Checks that the keys of a typed architecture fit together.
 
-use super::{RelationInput, TypedArchitecture};
-use crate::architecture::{require, validate_links};
+use super::{RelationInput, TypeInput, TypedArchitecture};
+use crate::architecture::{
+    LIGHT_INPUT, light_widths, require, validate_light_options, validate_links,
+};
 use crate::typed::{RelationAggregator, TypedKind};
 use crate::{Aggregator, GnnError, LayerKind, PARAMETERS_MAX, ParameterInfo, Task};
 
@@ -19,6 +21,7 @@ impl TypedArchitecture {
         self.validate_edges()?;
         self.validate_readout()?;
         validate_links(self.task, self.has_head())?;
+        self.validate_light()?;
         let is_links = matches!(self.task, Task::Links(_));
         require(
             !is_links || !self.normalize_output,
@@ -229,6 +232,36 @@ impl TypedArchitecture {
                 self.target_type
             )
         })
+    }
+
+    /// Checks that a `LightGCN` propagates learnable rows and nothing else.
+    fn validate_light(&self) -> Result<(), GnnError> {
+        if !self.is_light() {
+            return Ok(());
+        }
+        let dim = self.projection;
+        let alone = |of: &TypeInput| of.embedding_dim.is_some() && of.embedding_dim == of.in_dim;
+        let all = self.types.iter().all(alone);
+        require(all, "types", || LIGHT_INPUT.to_owned())?;
+        let odd = self.types.iter().find(|of| of.in_dim != Some(dim));
+        require(odd.is_none(), "types", || {
+            let name = odd.map_or("", |of| &of.name);
+            format!("the learnable rows of `{name}` are not {dim} wide, as those of other types")
+        })?;
+        let mut widths = self
+            .hidden
+            .iter()
+            .chain([&self.out_dim])
+            .take(self.num_layers);
+        let fits = widths.all(|&width| width == dim);
+        require(fits, "hidden", || light_widths(dim))?;
+        let sums = self.relation_aggregator == RelationAggregator::Sum;
+        require(sums, "relation_aggregator", || {
+            "lightgcn sums over all in-edges of a node".to_owned()
+        })?;
+        let rates = [self.dropout, self.input_dropout];
+        let weighs = self.relations.iter().any(|relation| relation.edge_weight);
+        validate_light_options(rates, self.norm, self.residual, weighs)
     }
 
     /// Refuses a model of more than [`PARAMETERS_MAX`] parameters before any of them is made.

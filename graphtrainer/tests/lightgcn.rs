@@ -1,0 +1,407 @@
+//! Trainings of LightGCN with a softmax over all nodes: against plain sums, blocks, workers, resume.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
+
+mod random;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use graphtrainer::server::TableSpec;
+use graphtrainer::{Source, TrainContext, TrainError, TrainPlan, TrainSpec, Trained, fit};
+use random::typed::{TypedGraph, TypedShape, typed_flatten_meta};
+use schemas::progress::Progress;
+use schemas::{
+    Exclude, FeatureMeta, Features, GraphMeta, GraphShard, PairsMeta, PartPairs, Row, Split,
+    SplitMeta, hash_int,
+};
+
+/// With several workers, the sums over a batch are split differently, and the optimiser carries the
+/// differences from step to step.
+const WORKERS_TOLERANCE: f64 = 1e-5;
+
+/// Largest relative error of a mean loss of f32.
+const TWIN_TOLERANCE: f64 = 1e-5;
+
+const DIM: usize = 8;
+
+/// Types of src and dst nodes.
+const ENDS: (usize, usize) = (0, 1);
+
+fn plan_with(table: &str, widths: &[(&str, usize)]) -> Result<TrainPlan, TrainError> {
+    let spec: TrainSpec = toml::from_str(&format!("output = \"model\"\n{table}")).unwrap();
+    let plan = spec.into_plan(TrainContext {
+        input: Some("memory".into()),
+        job_seed: 3,
+        transform: None,
+        one_hot: BTreeMap::new(),
+        base: Path::new("").to_owned(),
+        fresh: false,
+    });
+    let widths = widths.iter().map(|&(name, width)| (name.to_owned(), width));
+    Ok(plan?.with_embeddings(widths.collect()))
+}
+
+const WIDTHS: [(&str, usize); 3] = [("t0", DIM), ("t1", DIM), ("t2", DIM)];
+
+fn plan(table: &str) -> TrainPlan {
+    plan_with(table, &WIDTHS).unwrap()
+}
+
+/// A typed graph without features.
+fn graph() -> TypedGraph {
+    let mut graph = TypedGraph::new(TypedShape::default(), 4);
+    graph.features.fill(Features::None);
+    for of in &mut graph.meta.types {
+        of.features = FeatureMeta::None;
+    }
+    graph
+}
+
+/// Draws pairs with weights between all nodes of the types.
+fn pairs(graph: &TypedGraph) -> PartPairs {
+    let [num_src, num_dst] = [ENDS.0, ENDS.1].map(|of| graph.ids[of].len());
+    let row = |word: u64, len: usize| {
+        Row::from_index(usize::try_from(hash_int(word) % len as u64).unwrap())
+    };
+    let splits = [Split::Train, Split::Train, Split::Val, Split::Test];
+    let each = || 0..4 * num_src as u64;
+    PartPairs {
+        src: each().map(|at| row(3 * at, num_src)).collect(),
+        dst: each().map(|at| row(3 * at + 1, num_dst)).collect(),
+        split: each()
+            .map(|at| splits[usize::try_from(hash_int(3 * at + 2) % 4).unwrap()])
+            .collect(),
+        weight: Some(each().map(|at| 0.25 + (at % 8) as f32 / 4.0).collect()),
+        random: (0..num_dst).map(Row::from_index).collect(),
+        ..PartPairs::default()
+    }
+}
+
+fn meta(graph: &TypedGraph, exclude: Exclude) -> GraphMeta {
+    let mut meta = graph.meta.clone();
+    for of_type in &mut meta.types {
+        (of_type.label, of_type.split) = (None, None);
+    }
+    meta.target_type = ENDS.0;
+    meta.pairs = Some(PairsMeta {
+        from: ENDS.0,
+        to: ENDS.1,
+        relations: Vec::new(),
+        exclude,
+        label: false,
+        weight: true,
+        negatives: false,
+        split: SplitMeta {
+            data_type: "Utf8".to_owned(),
+            values: None,
+        },
+    });
+    meta
+}
+
+/// One part with all nodes and in-edges.
+fn source_with(exclude: Exclude, change: impl Fn(&mut PartPairs)) -> Source {
+    let graph = graph();
+    let fanouts = graph.all(2);
+    let all = |of: usize| (0..u32::try_from(graph.ids[of].len()).unwrap()).collect();
+    let mut targets = vec![Vec::new(); graph.meta.types.len()];
+    for of in [ENDS.0, ENDS.1] {
+        targets[of] = all(of);
+    }
+    let mut shard = graph.shard_of(&targets, &fanouts);
+    shard.target_type = ENDS.0;
+    let mut own = pairs(&graph);
+    change(&mut own);
+    shard.pairs = Some(own);
+    let counts = vec![GraphShard::split_counts(&shard)];
+    let metas = (meta(&graph, exclude), typed_flatten_meta(&fanouts));
+    Source::new("memory".into(), metas, counts, 1 << 20, move |_| {
+        Ok(shard.clone())
+    })
+}
+
+fn source(exclude: Exclude) -> Source {
+    source_with(exclude, |_| {})
+}
+
+fn silent() -> Progress {
+    Arc::new(|_| {})
+}
+
+fn run(source: &Source, table: &str) -> Trained {
+    fit(&plan(table), source, None, &silent()).unwrap()
+}
+
+fn table(keys: &str) -> String {
+    format!(
+        "model = \"lightgcn\"\nhidden = [{DIM}, {DIM}]\nnegatives = {{ all = true, evaluation = 10 \
+         }}\n{keys}"
+    )
+}
+
+/// Returns the relative distance of the learnable rows of two models, of the nodes that `other` has.
+fn distance(one: &Trained, other: &Trained) -> f64 {
+    let (mut apart, mut whole) = (0.0, 0.0);
+    for (a, b) in one.embeddings.iter().zip(&other.embeddings) {
+        for at in 0..b.ids().len() {
+            for (x, y) in a.row(b.ids(), at).iter().zip(b.row(b.ids(), at)) {
+                apart += f64::from(x - y).powi(2);
+                whole += f64::from(*x).powi(2);
+            }
+        }
+    }
+    f64::sqrt(apart / whole)
+}
+
+/// The embeddings of all nodes by type, sum by sum.
+fn propagated(graph: &TypedGraph, start: &[Vec<[f64; DIM]>]) -> Vec<Vec<[f64; DIM]>> {
+    let degree = |of: usize, node: usize| -> f64 {
+        let relations = graph.meta.relations.iter().zip(&graph.in_edges);
+        let into = relations.filter(|(relation, _)| relation.to == of);
+        into.map(|(_, in_edges)| in_edges[node].len() as f64).sum()
+    };
+    let root = |of: usize, node: usize| match degree(of, node) {
+        0.0 => 0.0,
+        degree => 1.0 / degree.sqrt(),
+    };
+    let mut rows = start.to_vec();
+    for _ in 0..2 {
+        let mut next = start.to_vec();
+        for (relation, in_edges) in graph.meta.relations.iter().zip(&graph.in_edges) {
+            for (dst, edges) in in_edges.iter().enumerate() {
+                for (src, _, _) in edges {
+                    let src = *src as usize;
+                    let factor = root(relation.from, src) * root(relation.to, dst);
+                    let read = rows[relation.from][src];
+                    for (sum, x) in next[relation.to][dst].iter_mut().zip(read) {
+                        *sum += factor * x;
+                    }
+                }
+            }
+        }
+        rows = next;
+    }
+    let all = rows.into_iter();
+    all.map(|of| of.into_iter().map(|row| row.map(|x| x / 3.0)).collect())
+        .collect()
+}
+
+/// The mean loss before the first update; a src node with d train pairs has weight `d ^ power`.
+fn twin_loss(power: f64) -> f64 {
+    let graph = graph();
+    let start = (0..graph.ids.len()).map(|of| {
+        let nodes: Vec<u32> = (0..u32::try_from(graph.ids[of].len()).unwrap()).collect();
+        let ids = graph.ids_of(of, &nodes);
+        let spec = TableSpec {
+            name: graph.meta.types[of].name.clone(),
+            id_type: ids.id_type(),
+            dim: DIM,
+            seed: 3,
+            weight_decay: 0.0,
+        };
+        let row = |at| std::array::from_fn(|column| spec.start_value(&ids, at, column).into());
+        (0..ids.len()).map(row).collect()
+    });
+    let start: Vec<Vec<[f64; DIM]>> = start.collect();
+    let rows = propagated(&graph, &start);
+    let pairs = pairs(&graph);
+    let is_train = |&pair: &usize| pairs.split[pair] == Split::Train;
+    let (mut loss, mut total) = (0.0, 0.0);
+    for pair in (0..pairs.len()).filter(is_train) {
+        let src = pairs.src[pair];
+        let degree = (0..pairs.len())
+            .filter(is_train)
+            .filter(|&other| pairs.src[other] == src);
+        let weight = f64::from(pairs.weight.as_ref().unwrap()[pair]);
+        let weight = weight * (degree.count() as f64).powf(power - 1.0);
+        let score = |dst: usize| -> f64 {
+            let ends = rows[ENDS.0][src.index()].iter().zip(rows[ENDS.1][dst]);
+            ends.map(|(a, b)| a * b).sum()
+        };
+        let sum: f64 = (0..rows[ENDS.1].len()).map(|dst| score(dst).exp()).sum();
+        loss += weight * (sum.ln() - score(pairs.dst[pair].index()));
+        total += weight;
+    }
+    loss / total
+}
+
+#[test]
+fn the_first_loss_is_that_of_plain_sums() {
+    let keys = "epochs = 1\noptimizer = \"sgd\"\nlearning_rate = 1e-9";
+    for (by, power) in [
+        ("batch_by = \"src\"\nbatch_size = 7\nsrc_power = 0.75", 0.75),
+        ("batch_by = \"src\"\nbatch_size = 7", 1.0),
+        ("batch_size = 20\nsrc_power = 0.5", 0.5),
+        ("batch_size = 20", 1.0),
+    ] {
+        let trained = run(&source(Exclude::None), &table(&format!("{keys}\n{by}")));
+        let (got, wanted) = (trained.history[0].loss, twin_loss(power));
+        let off = (got / wanted - 1.0).abs();
+        assert!(off < TWIN_TOLERANCE, "{by}: {got} is not {wanted}");
+    }
+}
+
+/// With `exclude = "batch"` each batch has blocks of its own; here no edges are left out of them.
+#[test]
+fn shared_blocks_give_the_result_of_blocks_for_each_batch() {
+    for by in ["batch_by = \"src\"\nbatch_size = 9", "batch_size = 24"] {
+        // Rows without a gradient stay as they are, whether a batch has them or not.
+        let table = table(&format!("epochs = 3\n{by}\noptimizer = \"sgd\""));
+        let shared = run(&source(Exclude::None), &table);
+        let own = run(&source(Exclude::Batch), &table);
+        let apart = distance(&shared, &own);
+        assert!(apart < WORKERS_TOLERANCE, "{by}: {apart}");
+        // Val and test pairs may have nodes that only shared blocks have read.
+        let of_train = |(name, _): &(&String, &f64)| name.starts_with("train");
+        for (name, value) in shared.metrics.iter().filter(of_train) {
+            assert!((value - own.metrics[name]).abs() < 1e-4, "{by}: {name}");
+        }
+        let of_all = run(&source(Exclude::All), &table);
+        assert_eq!(distance(&shared, &of_all), 0.0, "{by}");
+    }
+}
+
+#[test]
+fn workers_give_the_result_of_one() {
+    for by in [
+        "batch_by = \"src\"\nsrc_power = 0.75",
+        "batch_by = \"pair\"",
+    ] {
+        let keys = |workers: usize| {
+            table(&format!(
+                "epochs = 3\n{by}\noptimizer = \"sgd\"\nlearning_rate = 0.5\nworkers = {workers}\n\
+                 batch_size = {}\nservers = {workers}",
+                24 / workers
+            ))
+        };
+        let one = run(&source(Exclude::None), &keys(1));
+        for workers in [2, 3] {
+            let apart = distance(&one, &run(&source(Exclude::None), &keys(workers)));
+            assert!(apart < WORKERS_TOLERANCE, "{by}, {workers}: {apart}");
+        }
+    }
+}
+
+#[test]
+fn a_killed_training_ends_with_the_same_bits() {
+    let (source, progress) = (source(Exclude::None), silent());
+    let table = table(
+        "epochs = 6\nbatch_by = \"src\"\nbatch_size = 11\nsrc_power = 0.75\n\
+         checkpoint_every_steps = 3\nembedding_weight_decay = 0.001",
+    );
+    let whole = run(&source, &table);
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoint = dir.path().join("checkpoint");
+    for epoch in [1, 4] {
+        let kill: Progress = Arc::new(move |event| {
+            assert!(event.phase != "epoch" || event.done < epoch, "killed");
+        });
+        let work = || fit(&plan(&table), &source, Some(checkpoint.clone()), &kill);
+        assert!(catch_unwind(AssertUnwindSafe(work)).is_err());
+    }
+    let resumed = fit(&plan(&table), &source, Some(checkpoint), &progress).unwrap();
+    assert_eq!(resumed.embeddings, whole.embeddings);
+    assert_eq!(resumed.metrics, whole.metrics);
+}
+
+#[test]
+fn it_learns_which_nodes_are_linked() {
+    // Pairs of nodes of one parity.
+    let alike = |pairs: &mut PartPairs| {
+        let both = pairs.src.iter().zip(&mut pairs.dst);
+        both.for_each(|(src, dst)| {
+            let odd = (src.index() + dst.index()) % 2;
+            *dst = Row::from_index(dst.index() - odd.min(dst.index()));
+        });
+        let splits = pairs.split.iter_mut().enumerate();
+        splits.for_each(|(at, split)| {
+            *split = if at % 8 == 0 {
+                Split::Test
+            } else {
+                Split::Train
+            };
+        });
+    };
+    let source = source_with(Exclude::None, alike);
+    let keys = "epochs = 40\nbatch_by = \"src\"\nbatch_size = 16\nlearning_rate = 0.05";
+    let trained = run(&source, &table(keys));
+    let (first, last) = (trained.history[0].loss, trained.history[39].loss);
+    assert!(last < 0.8 * first, "{first} to {last}");
+    let auc = trained.metrics["train_auc"];
+    assert!(auc > 0.8, "AUC {auc}");
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let check = |widths: &[(&str, usize)], keys: &str, source: &Source, expected: &str| {
+        let table = format!("model = \"lightgcn\"\nepochs = 1\n{keys}");
+        let fitted = plan_with(&table, widths).and_then(|plan| fit(&plan, source, None, &silent()));
+        let error = fitted
+            .map(|trained| trained.best_epoch)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(expected), "`{error}` lacks `{expected}`");
+        assert!(!error.contains('\n'), "{error}");
+    };
+    let (source_of, all) = (source(Exclude::None), "negatives = { all = true }");
+    let widths = "hidden = [8, 8]";
+    check(
+        &[("t0", 8)],
+        widths,
+        &source_of,
+        "`input.nodes.t1.embedding` is missing",
+    );
+    let unequal = [("t0", 8), ("t1", 4), ("t2", 8)];
+    check(
+        &unequal,
+        widths,
+        &source_of,
+        "`input.nodes.t1.embedding` is 4",
+    );
+    check(
+        &WIDTHS,
+        "hidden = [8, 4]",
+        &source_of,
+        "as wide as the rows, 8",
+    );
+    for (key, expected) in [
+        ("dropout = 0.5", "`train.dropout` is 0.5"),
+        ("input_dropout = 0.5", "`train.input_dropout` is 0.5"),
+        ("norm = \"layer\"", "`train.norm` is \"layer\""),
+        ("residual = true", "`train.residual` is true"),
+        (
+            "relation_aggregator = \"mean\"",
+            "`train.relation_aggregator` is \"mean\"",
+        ),
+        (
+            "src_power = 1.5",
+            "`train.src_power` is 1.5: allowed is 0 to 1",
+        ),
+        (
+            "batch_by = \"src\"",
+            "set `negatives = { all = true }` or `in_batch = false`",
+        ),
+        (
+            "embedding_weight_decay = -1.0",
+            "`train.embedding_weight_decay` is -1",
+        ),
+    ] {
+        check(&WIDTHS, &format!("{widths}\n{key}"), &source_of, expected);
+    }
+    let with_all = format!("{widths}\n{all}");
+    let none = source_with(Exclude::None, |pairs| pairs.random.clear());
+    check(
+        &WIDTHS,
+        &with_all,
+        &none,
+        "no random negatives (`flatten.negatives_per_part`)",
+    );
+    let many = source_with(Exclude::None, |pairs| {
+        pairs.random = vec![Row::from_index(0); (1 << 20) + 1];
+    });
+    let expected = "1048577 random negatives (`flatten.negatives_per_part`), allowed are 1048576";
+    check(&WIDTHS, &with_all, &many, expected);
+}
