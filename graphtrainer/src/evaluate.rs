@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gnn::{Labels, Mode};
+use gnn::{Dense, Labels, Mode};
 use schemas::Split;
 
 use crate::TrainError;
-use crate::any_model::AnyModel;
+use crate::any_model::{AnyBlocks, AnyModel};
 use crate::embedding::NodeEmbeddings;
 use crate::learnable::trained_input;
 use crate::memory::EVALUATION_TARGETS;
@@ -73,9 +73,10 @@ impl<'env> Evaluator<'env> {
         mut evaluation: Evaluation,
         model: TrainedModel<'_>,
     ) -> Result<Evaluation, TrainError> {
+        let mut computed = None;
         if let Some(batches) = &self.kept {
             for batch in batches {
-                add(&mut evaluation, model, batch)?;
+                add(&mut evaluation, (model, &mut computed), batch)?;
             }
             return Ok(evaluation);
         }
@@ -85,7 +86,7 @@ impl<'env> Evaluator<'env> {
             let selections = order.as_stored().into_iter();
             for batch in start(scope, supply, (order, split), selections)? {
                 let batch = batch?;
-                add(&mut evaluation, model, &batch)?;
+                add(&mut evaluation, (model, &mut computed), &batch)?;
                 kept_bytes += batch.bytes();
                 if kept_bytes > self.bytes_max {
                     kept = None;
@@ -131,19 +132,33 @@ pub(crate) fn assess(
     Ok(scores)
 }
 
+/// The logits of a batch's blocks.
+type Computed = (Arc<AnyBlocks>, Dense);
+
+/// Adds the predictions on a batch. `computed` is that of the batch before, which may share its
+/// blocks.
 fn add(
     evaluation: &mut Evaluation,
-    (model, tables): TrainedModel<'_>,
+    ((model, tables), computed): (TrainedModel<'_>, &mut Option<Computed>),
     batch: &Batch,
 ) -> Result<(), TrainError> {
-    let learnable = trained_input(&batch.learnable, tables)?;
-    let logits = model.forward(&batch.blocks, &learnable, Mode::Eval)?;
+    let known = computed.take();
+    let known = known.filter(|(blocks, _)| Arc::ptr_eq(blocks, &batch.blocks));
+    let logits = match known {
+        Some((_, logits)) => logits,
+        None => {
+            let learnable = trained_input(&batch.learnable, tables)?;
+            model.forward(&batch.blocks, &learnable, Mode::Eval)?
+        }
+    };
+    let (_, logits) = computed.insert((Arc::clone(&batch.blocks), logits));
+    let logits = &*logits;
     if let (Labels::Pairs(pairs), Some(scorer)) = (&batch.labels, model.scorer()) {
-        let loss = scorer.loss(&logits, pairs);
-        evaluation.add_pairs(&scorer, &logits, pairs, loss);
+        let loss = scorer.loss(logits, pairs);
+        evaluation.add_pairs(&scorer, logits, pairs, loss);
         return Ok(());
     }
-    let loss = gnn::loss(model.task(), &logits, &batch.labels);
-    evaluation.add(&logits, &batch.labels, loss);
+    let loss = gnn::loss(model.task(), logits, &batch.labels);
+    evaluation.add(logits, &batch.labels, loss);
     Ok(())
 }
