@@ -146,9 +146,14 @@ impl<'a> Probe<'a> {
     /// Returns the bytes of a part in layout `rows` by its nodes, with all other columns.
     pub(super) fn rows(&mut self, parts: &Parts<u32>) -> Result<PartBytes, FlattenError> {
         let mut measured = Vec::new();
+        let least = self.least_targets();
         for part in spread(parts, PARTS_PROBED) {
             let (begin, num_nodes) = self.prefix(part);
-            let few = &begin[..begin.len().div_ceil(FEW_TARGETS)];
+            let few = &begin[..begin
+                .len()
+                .div_ceil(FEW_TARGETS)
+                .max(least)
+                .min(begin.len())];
             let num_few = few
                 .iter()
                 .map(|target| self.nearby.size(std::slice::from_ref(target)).nodes)
@@ -165,10 +170,10 @@ impl<'a> Probe<'a> {
     /// Returns the first targets whose neighbourhoods fill a probe, and the nodes of these
     /// neighbourhoods.
     fn prefix<'t>(&mut self, targets: &'t [u32]) -> (&'t [u32], usize) {
-        let mut nodes = 0;
-        let enough = targets.iter().position(|target| {
+        let (least, mut nodes) = (self.least_targets(), 0);
+        let enough = targets.iter().enumerate().position(|(at, target)| {
             nodes += self.nearby.hops(std::slice::from_ref(target)).len();
-            nodes >= PROBE_NODES
+            at + 1 >= least && nodes >= PROBE_NODES
         });
         let count = enough.map_or(targets.len(), |last| last + 1);
         (&targets[..count], nodes)
