@@ -295,7 +295,7 @@ impl SchemaError {
     }
 
     /// Replaces the key of the job file that the error names, if it names one.
-    pub(crate) fn under_key(self, key: &str) -> Self {
+    pub fn under_key(self, key: &str) -> Self {
         let key = key.to_owned();
         match self {
             Self::Key { problem, .. } => Self::Key { key, problem },

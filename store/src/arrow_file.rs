@@ -19,13 +19,13 @@ use std::sync::Arc;
 ///
 /// The number is fixed, so that the batch of a node is computed, and small, so that a batch takes
 /// little memory.
-pub(crate) const NODES_PER_BATCH: usize = 1 << 13;
+pub const NODES_PER_BATCH: usize = 1 << 13;
 
 /// Bytes at the end of an Arrow file: 4 that hold the length of the footer, 6 that hold `ARROW1`.
 const TRAILER_BYTES: usize = 10;
 
 /// Writes record batches of one schema to a file, which has a temporary name until it is complete.
-pub(crate) struct BatchFile {
+pub struct BatchFile {
     path: PathBuf,
     temporary: PathBuf,
     writer: FileWriter<BufWriter<Hashed<File>>>,
@@ -70,7 +70,7 @@ impl BatchFile {
     /// # Errors
     ///
     /// If the file cannot be written.
-    pub(crate) fn finish(mut self) -> Result<FileEntry, StoreError> {
+    pub fn finish(mut self) -> Result<FileEntry, StoreError> {
         let mut finish = || -> Result<FileEntry, StoreCause> {
             self.writer.finish()?;
             self.writer.get_mut().flush()?;
@@ -91,7 +91,7 @@ impl BatchFile {
 /// # Errors
 ///
 /// If the file cannot be written.
-pub(crate) fn append(
+pub fn append(
     file: &mut Option<BatchFile>,
     path: &Path,
     batch: &RecordBatch,
@@ -175,7 +175,7 @@ impl SpilledBatches {
 /// # Errors
 ///
 /// If the file cannot be mapped, or [`BatchFile`] did not write it.
-pub(crate) fn map_batches(path: &Path) -> Result<Vec<RecordBatch>, StoreError> {
+pub fn map_batches(path: &Path) -> Result<Vec<RecordBatch>, StoreError> {
     let read = || -> Result<Vec<RecordBatch>, StoreCause> {
         let buffer = map_file(&File::open(path)?)?;
         decode_batches(&buffer)
@@ -228,7 +228,7 @@ fn failed(verb: &'static str, path: &Path, source: StoreCause) -> StoreError {
 }
 
 /// Names columns and makes a record batch of them.
-pub(crate) fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+pub fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
     let fields = columns.iter().map(|(name, array)| {
         let nullable = array.null_count() > 0 || !array.data_type().is_primitive();
         Field::new(*name, array.data_type().clone(), nullable)
@@ -239,7 +239,7 @@ pub(crate) fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
 }
 
 /// Makes a list column from offsets and flat values.
-pub(crate) fn list(offset: &[u64], values: ArrayRef) -> ArrayRef {
+pub fn list(offset: &[u64], values: ArrayRef) -> ArrayRef {
     let offset = offset
         .iter()
         .map(|&o| i64::try_from(o).expect("lengths fit in memory"));
@@ -249,13 +249,13 @@ pub(crate) fn list(offset: &[u64], values: ArrayRef) -> ArrayRef {
 }
 
 /// Returns the range of the values of list `i`.
-pub(crate) fn bounds(offset: &OffsetBuffer<i64>, i: usize) -> std::ops::Range<usize> {
+pub fn bounds(offset: &OffsetBuffer<i64>, i: usize) -> std::ops::Range<usize> {
     let at = |place: usize| usize::try_from(offset[place]).expect("offsets are not negative");
     at(i)..at(i + 1)
 }
 
 /// Returns the values of a column of numbers, or `None` if the column has another type.
-pub(crate) fn column<T: arrow::datatypes::ArrowPrimitiveType>(
+pub fn column<T: arrow::datatypes::ArrowPrimitiveType>(
     array: &ArrayRef,
 ) -> Option<ScalarBuffer<T::Native>> {
     Some(array.as_primitive_opt::<T>()?.values().clone())

@@ -69,7 +69,7 @@
 //! # }
 //! ```
 
-mod arrow_file;
+pub mod arrow_file;
 mod buckets;
 mod build;
 mod description;
