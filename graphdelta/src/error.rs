@@ -1,0 +1,74 @@
+//! The error of this crate: changes that cannot be applied, or a store that cannot be changed.
+
+use std::path::PathBuf;
+
+use cluster::{ClusterError, WorkerError};
+use schemas::{ErrorKind, RowPlace, SchemaError};
+use store::StoreError;
+
+/// Changes of a graph could not be read or applied.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeltaError {
+    /// A table could not be read.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// A file beside the store could not be written or read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A row of a table of changes cannot be applied.
+    #[error("{row} of {}: {problem}", file.display())]
+    Row {
+        /// File of the row.
+        file: PathBuf,
+        /// The row.
+        row: RowPlace,
+        /// What is wrong, with the ids.
+        problem: String,
+    },
+    /// A table of changes has other columns than the table that it changes.
+    #[error("the changes of `{table}` have {found}, but the table has {expected}")]
+    Columns {
+        /// The table in the job file, such as `input.nodes`.
+        table: String,
+        /// What the changes have, such as a number of features.
+        found: String,
+        /// What the table has.
+        expected: String,
+    },
+    /// The graph or its store is of a kind that changes cannot be applied to.
+    #[error("changes cannot be applied: {0}")]
+    Unsupported(String),
+    /// The out-edges belong to another store.
+    #[error("the out-edges at {} are those of another store; remove them", path.display())]
+    OtherStore {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Workers could not be connected, or another one failed.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+}
+
+impl DeltaError {
+    /// Returns who can mend the error.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Schema(e) => e.kind(),
+            Self::Store(e) => e.kind(),
+            Self::Row { .. } | Self::Columns { .. } => ErrorKind::Data,
+            Self::Unsupported(_) | Self::OtherStore { .. } => ErrorKind::Usage,
+            Self::Cluster(e) => e.kind(),
+        }
+    }
+}
+
+impl WorkerError for DeltaError {
+    fn is_peer_failure(&self) -> bool {
+        match self {
+            Self::Cluster(e) => e.is_peer_failure(),
+            Self::Store(e) => e.is_peer_failure(),
+            _ => false,
+        }
+    }
+}

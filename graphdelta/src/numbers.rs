@@ -1,0 +1,501 @@
+//! Numbers nodes and edges of changes: new nodes get numbers after those of the store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use schemas::{Dangling, EdgeRows, Features, GraphPlan, Ids, NodeIdx, RelationPlan, RowPlace};
+use store::{Placement, Store};
+
+use crate::DeltaError;
+use crate::changes::{Changes, EdgeChanges, NodeChanges};
+
+/// The nodes of a store, and those that changes have added or removed since.
+#[derive(Clone, Debug)]
+pub struct Numbers {
+    store: Store,
+    /// Added nodes, by number minus the number of nodes of the store.
+    added: Vec<Added>,
+    /// Numbers of added nodes, by type and id.
+    by_id: BTreeMap<(usize, Vec<u8>), NodeIdx>,
+    removed: BTreeSet<NodeIdx>,
+    /// By relation, the relation of its reverse edges.
+    reverses: Vec<Option<usize>>,
+}
+
+#[derive(Clone, Debug)]
+struct Added {
+    type_idx: usize,
+    /// One id.
+    id: Ids,
+    /// Of the id.
+    hash: u64,
+    /// Place of the id among those of all nodes, as [`Numbers::order`] returns it.
+    order: u64,
+}
+
+/// The changes of one night, with nodes as numbers.
+#[derive(Debug)]
+pub struct Night {
+    /// Ascending by node.
+    pub(crate) nodes: Vec<(NodeIdx, NodeChange)>,
+    /// By relation, destination and source; the edges between two nodes are replaced by these.
+    pub(crate) edges: BTreeMap<EdgeKey, EdgeChange>,
+    changes: Arc<Changes>,
+}
+
+/// Relation, destination and source of edges.
+pub(crate) type EdgeKey = (usize, NodeIdx, NodeIdx);
+
+/// What happens to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeChange {
+    /// It is new, or its features have other bits.
+    Input,
+    /// Its features stay.
+    Same,
+    /// It is removed; the position of its type, and its row in the table of changes.
+    Removed(usize, u64),
+}
+
+/// The new edges between two nodes, in the order of the table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct EdgeChange {
+    pub(crate) edges: Vec<NewEdge>,
+    /// Row of the table of changes, and its position in [`Changes::edges`].
+    pub(crate) row: (usize, u64),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NewEdge {
+    /// 1 where the input has no weights.
+    pub(crate) weight: f32,
+    pub(crate) feature: Vec<f32>,
+}
+
+impl Numbers {
+    /// Starts with the nodes of a store, which was built from the tables of `graph`.
+    ///
+    /// # Errors
+    ///
+    /// If changes cannot be applied to such a graph or store.
+    pub fn of(store: &Store, graph: &GraphPlan) -> Result<Self, DeltaError> {
+        check(store, graph)?;
+        let reverse = |of: &RelationPlan| {
+            let mut relations = graph.relations.iter();
+            let is_reverse = |other: &RelationPlan| {
+                other.reversed && !of.reversed && Arc::ptr_eq(&other.edges, &of.edges)
+            };
+            relations.position(is_reverse)
+        };
+        Ok(Self {
+            store: store.clone(),
+            added: Vec::new(),
+            by_id: BTreeMap::new(),
+            removed: BTreeSet::new(),
+            reverses: graph.relations.iter().map(reverse).collect(),
+        })
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    fn placement(&self) -> &Placement {
+        self.store.placement()
+    }
+
+    /// Returns the number of nodes of the store.
+    pub(crate) fn num_stored(&self) -> usize {
+        self.placement().num_nodes()
+    }
+
+    /// Returns the number of nodes after the changes.
+    pub fn num_nodes(&self) -> usize {
+        self.num_stored() + self.added.len() - self.removed.len()
+    }
+
+    /// Returns an added node; none if the store has it.
+    fn added(&self, node: NodeIdx) -> Option<&Added> {
+        let at = node.index().checked_sub(self.num_stored())?;
+        Some(&self.added[at])
+    }
+
+    /// Tells whether the store has the node.
+    pub(crate) fn is_stored(&self, node: NodeIdx) -> bool {
+        node.index() < self.num_stored()
+    }
+
+    /// Returns the worker of a node.
+    pub(crate) fn owner(&self, node: NodeIdx) -> usize {
+        match node.index().checked_sub(self.num_stored()) {
+            None => self.placement().owner(node),
+            Some(at) => at % self.placement().workers(),
+        }
+    }
+
+    /// Returns the position of a node among those of its worker; added nodes come last.
+    pub(crate) fn slot(&self, node: NodeIdx) -> u32 {
+        let Some(at) = node.index().checked_sub(self.num_stored()) else {
+            return self.placement().local(node).raw();
+        };
+        let workers = self.placement().workers();
+        let slot = self.placement().num_local(at % workers) + at / workers;
+        u32::try_from(slot).expect("there are fewer nodes than numbers")
+    }
+
+    /// Returns the type of a node.
+    pub fn type_of(&self, node: NodeIdx) -> usize {
+        let added = self.added(node).map(|added| added.type_idx);
+        added.unwrap_or_else(|| self.placement().type_of(node))
+    }
+
+    /// Returns a node's id as people write it.
+    pub fn display(&self, node: NodeIdx) -> String {
+        match self.added(node) {
+            Some(added) => added.id.display(0),
+            None => {
+                let (ids, row) = self.stored_id(node);
+                ids.display(row)
+            }
+        }
+    }
+
+    fn stored_id(&self, node: NodeIdx) -> (&Ids, usize) {
+        let (owner, local) = self.placement().owner_and_local(node);
+        self.store.partition(owner).id(local)
+    }
+
+    /// Returns the hash of a node's id.
+    pub(crate) fn hash(&self, node: NodeIdx) -> u64 {
+        match self.added(node) {
+            Some(added) => added.hash,
+            None => {
+                let (ids, row) = self.stored_id(node);
+                ids.hash(row)
+            }
+        }
+    }
+
+    /// Returns a key by which nodes of one type compare as their ids do.
+    pub(crate) fn order(&self, node: NodeIdx) -> u64 {
+        let added = self.added(node).map(|added| added.order);
+        added.unwrap_or_else(|| (u64::from(node.raw()) + 1) << 32)
+    }
+
+    /// Tells whether a node is removed.
+    pub fn is_removed(&self, node: NodeIdx) -> bool {
+        self.removed.contains(&node)
+    }
+
+    /// Applies the changes of the next night; the edges are only numbered.
+    ///
+    /// # Errors
+    ///
+    /// If a change names a node that is not there, or two changes name one node or edge: names file
+    /// and row. Then these numbers must not be used any more.
+    pub fn apply(&mut self, changes: Changes) -> Result<Night, DeltaError> {
+        let mut nodes = BTreeMap::new();
+        for of_type in &changes.nodes {
+            self.apply_nodes(of_type, &mut nodes)?;
+        }
+        self.sort_added();
+        let mut edges = BTreeMap::new();
+        for (table, of_table) in changes.edges.iter().enumerate() {
+            self.apply_edges(table, of_table, (&nodes, &mut edges))?;
+        }
+        Ok(Night {
+            nodes: nodes.into_iter().collect(),
+            edges,
+            changes: Arc::new(changes),
+        })
+    }
+
+    /// Finds a node, removed or not.
+    fn find(&self, type_idx: usize, ids: &Ids, row: usize) -> Option<NodeIdx> {
+        let range = self.placement().type_range(type_idx);
+        let (mut low, mut high) = (range.start.raw(), range.end.raw());
+        // Integer ids with few gaps are near the place that the first guess gives.
+        let mut guess = self.guess(type_idx, ids, row);
+        while low < high {
+            let middle = guess.take().filter(|at| (low..high).contains(at));
+            let middle = middle.unwrap_or(low + (high - low) / 2);
+            let node = NodeIdx::from_raw(middle);
+            let (stored, at) = self.stored_id(node);
+            match stored.cmp(at, ids, row) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Equal => return Some(node),
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        self.by_id.get(&(type_idx, id_key(ids, row))).copied()
+    }
+
+    /// Guesses the number of an integer id: as if ids had no gaps.
+    fn guess(&self, type_idx: usize, ids: &Ids, row: usize) -> Option<u32> {
+        let range = self.placement().type_range(type_idx);
+        let (first, at) = (range.start < range.end).then(|| self.stored_id(range.start))?;
+        let from = first.as_int(at)?;
+        let step = ids.as_int(row)?.checked_sub(from)?;
+        range.start.raw().checked_add(u32::try_from(step).ok()?)
+    }
+
+    fn find_living(&self, type_idx: usize, ids: &Ids, row: usize) -> Option<NodeIdx> {
+        let found = self.find(type_idx, ids, row);
+        found.filter(|node| !self.removed.contains(node))
+    }
+
+    fn apply_nodes(
+        &mut self,
+        changes: &NodeChanges,
+        nodes: &mut BTreeMap<NodeIdx, NodeChange>,
+    ) -> Result<(), DeltaError> {
+        let type_idx = changes.type_idx;
+        let problem = |row: u64, problem: String| row_error(changes.plan.locate(row), problem);
+        let twice = |row: u64, ids: &Ids, at: usize| {
+            problem(row, format!("node {} is changed twice", ids.display(at)))
+        };
+        let deletes = &changes.deletes;
+        for (at, &row) in deletes.rows.iter().enumerate() {
+            let Some(node) = self.find_living(type_idx, &deletes.ids, at) else {
+                let id = deletes.ids.display(at);
+                return Err(problem(row, format!("no node has the id {id} to delete")));
+            };
+            if nodes
+                .insert(node, NodeChange::Removed(type_idx, row))
+                .is_some()
+            {
+                return Err(twice(row, &deletes.ids, at));
+            }
+        }
+        let upserts = &changes.upserts;
+        for (at, &row) in upserts.rows.iter().enumerate() {
+            let found = self.find(type_idx, &upserts.ids, at);
+            let node = found.unwrap_or_else(|| self.add(type_idx, &upserts.ids, at));
+            let change = match self.has_features(node, (&changes.features, at)) {
+                true => NodeChange::Same,
+                false => NodeChange::Input,
+            };
+            if nodes.insert(node, change).is_some() {
+                return Err(twice(row, &upserts.ids, at));
+            }
+            self.removed.remove(&node);
+        }
+        for (&node, change) in nodes.iter() {
+            if matches!(change, NodeChange::Removed(..)) {
+                self.removed.insert(node);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells whether the store has the node, and its features there have the bits of row `at`.
+    fn has_features(&self, node: NodeIdx, (features, at): (&Features, usize)) -> bool {
+        if !self.is_stored(node) {
+            return false;
+        }
+        let (owner, local) = self.placement().owner_and_local(node);
+        let [mut own, mut new] = [0, 1].map(|_| Features::empty(features.meta()));
+        let partition = self.store.partition(owner);
+        partition.features_into(local, &mut own);
+        new.push_from(
+            features,
+            u32::try_from(at).expect("rows are fewer than nodes"),
+        );
+        let bits = |of: &[f32]| of.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        match (&own, &new) {
+            (Features::Dense { values: own, .. }, Features::Dense { values: new, .. }) => {
+                bits(own) == bits(new)
+            }
+            (
+                Features::Sparse {
+                    index: own_index,
+                    value: own,
+                    ..
+                },
+                Features::Sparse {
+                    index: new_index,
+                    value: new,
+                    ..
+                },
+            ) => own_index == new_index && bits(own) == bits(new),
+            _ => true,
+        }
+    }
+
+    fn add(&mut self, type_idx: usize, ids: &Ids, row: usize) -> NodeIdx {
+        let node = NodeIdx::from_index(self.num_stored() + self.added.len());
+        let place = u32::try_from(row).expect("rows are fewer than nodes");
+        self.added.push(Added {
+            type_idx,
+            id: ids.gather(&[place]),
+            hash: ids.hash(row),
+            order: 0,
+        });
+        self.by_id.insert((type_idx, id_key(ids, row)), node);
+        node
+    }
+
+    /// Gives added nodes their places among all nodes.
+    fn sort_added(&mut self) {
+        let mut sorted: Vec<usize> = (0..self.added.len()).collect();
+        sorted.sort_by(|&a, &b| {
+            let (a, b) = (&self.added[a], &self.added[b]);
+            let of_type = a.type_idx.cmp(&b.type_idx);
+            of_type.then_with(|| a.id.cmp(0, &b.id, 0))
+        });
+        for (place, at) in (1u64..).zip(sorted) {
+            let added = &self.added[at];
+            let range = self.placement().type_range(added.type_idx);
+            let (mut low, mut high) = (range.start.raw(), range.end.raw());
+            while low < high {
+                let middle = low + (high - low) / 2;
+                let (stored, row) = self.stored_id(NodeIdx::from_raw(middle));
+                match stored.cmp(row, &added.id, 0) {
+                    std::cmp::Ordering::Less => low = middle + 1,
+                    _ => high = middle,
+                }
+            }
+            // The node stands before stored node `low`, whose key is `(low + 1) << 32`.
+            self.added[at].order = (u64::from(low) << 32) + place;
+        }
+    }
+
+    fn apply_edges(
+        &self,
+        table: usize,
+        changes: &EdgeChanges,
+        (nodes, edges): (
+            &BTreeMap<NodeIdx, NodeChange>,
+            &mut BTreeMap<EdgeKey, EdgeChange>,
+        ),
+    ) -> Result<(), DeltaError> {
+        let graph = &self.store.meta().graph;
+        let own = &graph.relations[changes.relation];
+        let name = changes.plan.spec();
+        let base = (changes.relation, self.reverses[changes.relation]);
+        let problem = |row: u64, problem: String| row_error(changes.plan.locate(row), problem);
+        let is_undirected = changes.plan.undirected();
+        // The edges of a node are deleted in the night that removes it.
+        let is_removed_now =
+            |node: &NodeIdx| matches!(nodes.get(node), Some(NodeChange::Removed(..)));
+        let ends = |rows: &EdgeRows, at: usize, is_delete: bool| {
+            let row = rows.rows.row(at);
+            let find = |column: &str, type_idx: usize, ids: &Ids| {
+                let found = self.find(type_idx, ids, at).filter(|node| {
+                    !self.removed.contains(node) || (is_delete && is_removed_now(node))
+                });
+                found.ok_or_else(|| {
+                    let id = ids.display(at);
+                    problem(row, format!("column `{column}`: no node has the id {id}"))
+                })
+            };
+            let src = find(&name.src, own.from, &rows.src)?;
+            Ok::<_, DeltaError>([src, find(&name.dst, own.to, &rows.dst)?])
+        };
+        let keys = |[src, dst]: [NodeIdx; 2]| -> Vec<EdgeKey> {
+            let mut keys = vec![(base.0, dst, src)];
+            keys.extend(base.1.map(|reverse| (reverse, src, dst)));
+            keys.extend((is_undirected).then_some((base.0, src, dst)));
+            keys
+        };
+        let mut deleted = BTreeSet::new();
+        for rows in &changes.deletes {
+            for at in 0..rows.src.len() {
+                let row = rows.rows.row(at);
+                let of_row = ends(rows, at, true)?;
+                for (nth, key) in keys(of_row).into_iter().enumerate() {
+                    let is_new = deleted.insert(key);
+                    // Both directions of an undirected self-loop have one key.
+                    let is_loop = nth > 0 && of_row[0] == of_row[1];
+                    if !(is_new || is_loop) {
+                        return Err(problem(row, "the edge is deleted twice".to_owned()));
+                    }
+                    let none = EdgeChange {
+                        edges: Vec::new(),
+                        row: (table, row),
+                    };
+                    edges.insert(key, none);
+                }
+            }
+        }
+        for rows in &changes.upserts {
+            let dim = changes_dim(rows);
+            for at in 0..rows.src.len() {
+                let row = rows.rows.row(at);
+                for key in keys(ends(rows, at, false)?) {
+                    if deleted.contains(&key) {
+                        let what = "the edge is upserted and deleted in one table";
+                        return Err(problem(row, what.to_owned()));
+                    }
+                    let feature = rows.feature.as_ref();
+                    let feature = feature.map_or(&[][..], |of| &of[at * dim..(at + 1) * dim]);
+                    let new = NewEdge {
+                        weight: rows.weight.as_ref().map_or(1.0, |of| of[at]),
+                        feature: feature.to_vec(),
+                    };
+                    let change = edges.entry(key).or_default();
+                    change.row = (table, row);
+                    change.edges.push(new);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks that changes can be applied to a graph and its store.
+fn check(store: &Store, graph: &GraphPlan) -> Result<(), DeltaError> {
+    let meta = store.meta();
+    let drops = |of: &RelationPlan| of.edges.dangling() == Dangling::Drop;
+    let problem = match () {
+        () if graph.pairs.is_some() => "the job has [input.pairs]",
+        () if graph.in_graph.is_some() => "graphs are the targets",
+        () if graph.relations.iter().any(drops) => {
+            "with `dangling = \"drop\"`, a new node may have edges that were left out before"
+        }
+        () if meta.graph.types.iter().any(|of| !of.columns.is_empty()) => {
+            "features have categories, times or nulls"
+        }
+        () if meta.samples != 1 => "the store has several samples",
+        () if !meta.redraw => "the store does not hold all in-edges",
+        () if store.cluster().num_processes() > 1 => "the job runs in several processes",
+        () => return Ok(()),
+    };
+    Err(DeltaError::Unsupported(problem.to_owned()))
+}
+
+/// Number of features of an edge.
+fn changes_dim(rows: &EdgeRows) -> usize {
+    let values = rows.feature.as_ref().map_or(0, Vec::len);
+    values / rows.src.len().max(1)
+}
+
+/// Bytes of an id, for lookups among ids of one type.
+fn id_key(ids: &Ids, row: usize) -> Vec<u8> {
+    match ids.key_bytes(row) {
+        Some(text) => text.to_vec(),
+        None => ids.display(row).into_bytes(),
+    }
+}
+
+pub(crate) fn row_error((file, row): (PathBuf, RowPlace), problem: String) -> DeltaError {
+    DeltaError::Row { file, row, problem }
+}
+
+impl Night {
+    /// Returns the error of the row that changes some edges.
+    pub(crate) fn edge_error(&self, change: &EdgeChange, problem: String) -> DeltaError {
+        let (table, row) = change.row;
+        row_error(self.changes.edges[table].plan.locate(row), problem)
+    }
+
+    /// Returns the error of the row that removes a node.
+    pub(crate) fn node_error(&self, type_idx: usize, row: u64, problem: String) -> DeltaError {
+        let mut tables = self.changes.nodes.iter();
+        let table = tables.find(|of| of.type_idx == type_idx);
+        let table = table.expect("a table removes the node");
+        row_error(table.plan.locate(row), problem)
+    }
+}

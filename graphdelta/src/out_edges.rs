@@ -1,0 +1,265 @@
+//! Out-edges that a store keeps: by source, the destinations that read it. Written once, mapped.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, UInt32Array, UInt64Array};
+use arrow::buffer::{OffsetBuffer, ScalarBuffer};
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use cluster::{Peer, run_workers};
+use schemas::xxh::file_checksum;
+use schemas::{FileEntry, NodeIdx};
+use serde::{Deserialize, Serialize};
+use store::arrow_file::{self, NODES_PER_BATCH, append, bounds, map_batches};
+use store::{Store, StoreCause, StoreError};
+
+use crate::DeltaError;
+
+const META: &str = "out-edges.json";
+
+/// Description of the files, written last.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Meta {
+    /// Fingerprint of the store.
+    store: String,
+    /// In-edges of a node and relation that are here: those of a rank below.
+    keep: Vec<usize>,
+    files: Vec<FileEntry>,
+}
+
+/// An out-edge: destination, relation and rank among the destination's in-edges in 64 bits.
+///
+/// Ranks from 2^16 - 1 on are one. A larger limit includes them all, so it reaches too much at worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct OutEdge(pub(crate) u64);
+
+impl OutEdge {
+    pub(crate) fn new(dst: NodeIdx, relation: usize, rank: usize) -> Self {
+        let relation = u64::from(u16::try_from(relation).expect("checked when they are built"));
+        let rank = u64::from(u16::try_from(rank).unwrap_or(u16::MAX));
+        Self(u64::from(dst.raw()) << 32 | relation << 16 | rank)
+    }
+
+    /// Returns the destination if the edge is among the first `limits[relation]` in-edges.
+    pub(crate) fn within(self, limits: &[usize]) -> Option<NodeIdx> {
+        let low = |bits: u64| usize::try_from(bits & 0xffff).expect("16 bits");
+        let (relation, rank) = (low(self.0 >> 16), low(self.0));
+        let dst = u32::try_from(self.0 >> 32).expect("32 bits");
+        (rank < limits[relation]).then_some(NodeIdx::from_raw(dst))
+    }
+}
+
+/// The out-edges of the nodes of one worker, by position.
+#[derive(Debug)]
+pub(crate) struct OwnOutEdges {
+    pub(crate) num_nodes: usize,
+    num_edges: usize,
+    batches: Vec<(OffsetBuffer<i64>, ScalarBuffer<u64>)>,
+    out_degree: Vec<ScalarBuffer<u32>>,
+}
+
+/// The out-edges of all nodes.
+#[derive(Clone, Debug)]
+pub struct OutEdges {
+    pub(crate) keep: Vec<usize>,
+    pub(crate) of_workers: Vec<Arc<OwnOutEdges>>,
+}
+
+impl OwnOutEdges {
+    fn open(path: &Path) -> Result<Self, StoreError> {
+        let mut own = Self {
+            num_nodes: 0,
+            num_edges: 0,
+            batches: Vec::new(),
+            out_degree: Vec::new(),
+        };
+        for batch in map_batches(path)? {
+            let columns = || {
+                let lists = batch.column_by_name("edges")?.as_list_opt::<i64>()?;
+                let values = arrow_file::column::<UInt64Type>(lists.values())?;
+                let degrees = batch.column_by_name("out_degree")?;
+                let degrees = arrow_file::column::<UInt32Type>(degrees)?;
+                Some((lists.offsets().clone(), values, degrees))
+            };
+            let (offsets, values, degrees) = columns().ok_or_else(|| StoreError::File {
+                verb: "read",
+                path: path.to_owned(),
+                source: StoreCause::Damaged("a column is missing".into()),
+            })?;
+            own.num_nodes += batch.num_rows();
+            own.num_edges += values.len();
+            own.batches.push((offsets, values));
+            own.out_degree.push(degrees);
+        }
+        Ok(own)
+    }
+
+    pub(crate) fn num_edges(&self) -> usize {
+        self.num_edges
+    }
+
+    /// Returns the out-edges of a node.
+    pub(crate) fn of(&self, slot: usize) -> &[u64] {
+        if slot >= self.num_nodes {
+            return &[];
+        }
+        let (offsets, values) = &self.batches[slot / NODES_PER_BATCH];
+        &values[bounds(offsets, slot % NODES_PER_BATCH)]
+    }
+
+    /// Returns the number of all out-edges of a node, kept or not.
+    pub(crate) fn out_degree(&self, slot: usize) -> u64 {
+        if slot >= self.num_nodes {
+            return 0;
+        }
+        u64::from(self.out_degree[slot / NODES_PER_BATCH][slot % NODES_PER_BATCH])
+    }
+}
+
+impl OutEdges {
+    /// Opens the out-edges in a directory, or writes them: those of the first `keep` in-edges of
+    /// each node and relation.
+    ///
+    /// # Errors
+    ///
+    /// If the files cannot be read or written, or belong to another store.
+    pub fn open_or_write(store: &Store, keep: &[usize], dir: &Path) -> Result<Self, DeltaError> {
+        let path = dir.join(META);
+        let failed = |verb, source: StoreCause| {
+            let path = path.clone();
+            DeltaError::Store(StoreError::File { verb, path, source })
+        };
+        let found = schemas::storage::read(&path)?;
+        let found = found.map(|text| serde_json::from_slice::<Meta>(&text));
+        let fingerprint = &store.meta().fingerprint;
+        match found.transpose().map_err(|e| failed("read", e.into()))? {
+            Some(meta) if meta.store != *fingerprint => {
+                return Err(DeltaError::OtherStore {
+                    path: dir.to_owned(),
+                });
+            }
+            Some(meta) if meta.keep == keep => {
+                verify(dir, &meta.files)?;
+                return Self::open(store, keep, dir);
+            }
+            _ => {}
+        }
+        let create = || -> std::io::Result<()> {
+            std::fs::create_dir_all(dir)?;
+            match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+                _ => Ok(()),
+            }
+        };
+        create().map_err(|e| failed("write", e.into()))?;
+        let (read, limits, to) = (store.clone(), keep.to_vec(), dir.to_owned());
+        let files = run_workers(store.cluster(), move |peer| {
+            let written = write(peer, &read, &limits, &to);
+            peer.agree(written)
+        })?;
+        let meta = Meta {
+            store: fingerprint.clone(),
+            keep: keep.to_vec(),
+            files,
+        };
+        let finish = || -> Result<(), StoreCause> {
+            let temporary = dir.join("out-edges.json.tmp");
+            std::fs::write(&temporary, serde_json::to_vec_pretty(&meta)?)?;
+            Ok(std::fs::rename(temporary, &path)?)
+        };
+        finish().map_err(|source| failed("write", source))?;
+        Self::open(store, keep, dir)
+    }
+
+    fn open(store: &Store, keep: &[usize], dir: &Path) -> Result<Self, DeltaError> {
+        let workers = 0..store.placement().workers();
+        let open = |worker| Ok(Arc::new(OwnOutEdges::open(&file(dir, worker))?));
+        Ok(Self {
+            keep: keep.to_vec(),
+            of_workers: workers.map(open).collect::<Result<_, StoreError>>()?,
+        })
+    }
+}
+
+fn file(dir: &Path, worker: usize) -> PathBuf {
+    dir.join(format!("out-edges-{worker:03}.arrow"))
+}
+
+fn verify(dir: &Path, files: &[FileEntry]) -> Result<(), DeltaError> {
+    for expected in files {
+        let path = dir.join(&expected.path);
+        let found = file_checksum(&path)?;
+        if found != expected.checksum {
+            let what = format!("its checksum is {found}, not {}", expected.checksum);
+            return Err(DeltaError::Store(StoreError::File {
+                verb: "read",
+                path,
+                source: StoreCause::Damaged(what),
+            }));
+        }
+    }
+    Ok(())
+}
+
+/// Sends each kept in-edge of this worker's nodes to the owner of its source, and writes those that
+/// this worker receives.
+fn write(
+    peer: &mut Peer<'_>,
+    store: &Store,
+    keep: &[usize],
+    dir: &Path,
+) -> Result<FileEntry, DeltaError> {
+    let (placement, worker) = (store.placement(), peer.index());
+    let partition = store.partition(worker);
+    let mut outgoing = vec![Vec::new(); peer.peers()];
+    let mut num_out = vec![0u32; placement.num_nodes()];
+    for (relation, &limit) in keep.iter().enumerate() {
+        for local in partition.locals(partition.relation_to(relation)) {
+            let dst = placement.node(worker, local);
+            let kept = partition.in_edges(relation, 0, local, limit);
+            for (rank, &src) in kept.src.iter().enumerate() {
+                let (owner, slot) = placement.owner_and_local(src);
+                outgoing[owner].push((slot.raw(), OutEdge::new(dst, relation, rank).0));
+            }
+            for src in partition.unranked(relation, local).src {
+                num_out[src.index()] += 1;
+            }
+        }
+    }
+    let counts = (0..peer.peers()).map(|owner| {
+        let locals = placement.locals(owner);
+        locals
+            .map(|local| num_out[placement.node(owner, local).index()])
+            .collect::<Vec<_>>()
+    });
+    let counts: Vec<_> = counts.collect();
+    let messages = outgoing.into_iter().zip(counts).enumerate().map(Ok);
+    let received = peer.shuffle::<(Vec<(u32, u64)>, Vec<u32>), DeltaError>(messages)?;
+    let num_nodes = placement.num_local(worker);
+    let (mut edges, mut degrees) = (Vec::new(), vec![0u32; num_nodes]);
+    for (_, (more, num_more)) in received {
+        edges.extend(more);
+        degrees
+            .iter_mut()
+            .zip(num_more)
+            .for_each(|(sum, num)| *sum += num);
+    }
+    edges.sort_unstable();
+    let (mut open, path, mut rest) = (None, file(dir, worker), &edges[..]);
+    for start in (0..num_nodes.max(1)).step_by(NODES_PER_BATCH) {
+        let end = (start + NODES_PER_BATCH).min(num_nodes);
+        let (mut offset, mut values) = (vec![0], Vec::new());
+        for slot in (start..end).map(|at| u32::try_from(at).expect("a position")) {
+            let count = rest.partition_point(|&(of, _)| of <= slot);
+            values.extend(rest[..count].iter().map(|&(_, edge)| edge));
+            rest = &rest[count..];
+            offset.push(values.len() as u64);
+        }
+        let values: ArrayRef = Arc::new(UInt64Array::from(values));
+        let degrees: ArrayRef = Arc::new(UInt32Array::from(degrees[start..end].to_vec()));
+        let lists = arrow_file::list(&offset, values);
+        let batch = arrow_file::batch(vec![("edges", lists), ("out_degree", degrees)]);
+        append(&mut open, &path, &batch)?;
+    }
+    Ok(open.expect("a batch was written").finish()?)
+}

@@ -1,0 +1,548 @@
+//! What changes reach: samples that differ, and the nodes of each hop and layer, by one dataflow.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use cluster::{Peer, run_workers};
+use differential_dataflow::input::{Input, InputSession};
+use differential_dataflow::operators::ThresholdTotal;
+use differential_dataflow::operators::arrange::arrangement::arrange_core;
+use differential_dataflow::operators::arrange::{Arranged, TraceAgent};
+use differential_dataflow::trace::implementations::{
+    ContainerChunker, KeyBatcher, KeyBuilder, KeySpine, ValBatcher, ValBuilder, ValSpine,
+};
+use differential_dataflow::{AsCollection, VecCollection};
+use schemas::NodeIdx;
+use serde::{Deserialize, Serialize};
+use timely::dataflow::channels::pact::{Exchange, Pipeline};
+use timely::dataflow::operators::Exchange as _;
+use timely::dataflow::operators::probe::Handle;
+
+use crate::DeltaError;
+use crate::in_edges::{Draws, Edits, KeptEdges};
+use crate::numbers::{EdgeChange, EdgeKey, Night, NodeChange, Numbers};
+use crate::out_edges::{OutEdge, OutEdges};
+use crate::trace::{StoreTrace, Time, arrange};
+
+/// Which in-degrees a model reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Degrees {
+    /// None.
+    None,
+    /// Those of the nodes that it computes.
+    Own,
+    /// Also those of their sources, as GCN does.
+    Sources,
+}
+
+/// The in-edges that hops and layers read.
+#[derive(Clone, Debug)]
+pub struct ReachPlan {
+    /// `[hops][relations]`, in-edges kept of a node at each hop, from hop 1.
+    pub hops: Vec<Vec<usize>>,
+    /// `[layers][relations]`, in-edges of a node that each layer reads, from layer 1.
+    pub layers: Vec<Vec<usize>>,
+    /// In-degrees that the layers read.
+    pub degrees: Degrees,
+}
+
+/// In-edges of a node that differ from the store's in their first ones or their number.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChangedInEdges {
+    /// Position of the relation.
+    pub relation: usize,
+    /// The node.
+    pub dst: NodeIdx,
+    /// First rank at which they differ; none if only the in-degree does.
+    pub first: Option<usize>,
+    /// The in-edges after the changes, as many as the out-edges have.
+    pub kept: KeptEdges,
+}
+
+/// What changes reach.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reach {
+    /// Sorted by relation and node.
+    pub in_edges: Vec<ChangedInEdges>,
+    /// `[hops + 1]`: nodes whose neighbourhoods of 0, 1, ... hops differ, degrees aside. The last
+    /// entry lists the targets whose graph features differ.
+    pub hops: Vec<Vec<NodeIdx>>,
+    /// `[layers + 1]`: nodes whose rows may differ after each layer; layer 0 is the input.
+    pub layers: Vec<Vec<NodeIdx>>,
+}
+
+/// Why a node is reached by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum Seed {
+    /// It is new, or its features differ.
+    Input,
+    /// Its in-degree differs.
+    Degree,
+    /// Its in-edges of a relation differ from a rank on.
+    Sample { relation: usize, first: usize },
+}
+
+/// The changes of in-edges of one worker's nodes, night by night.
+struct Edited<'a> {
+    numbers: &'a Numbers,
+    out: &'a OutEdges,
+    edits: BTreeMap<(usize, NodeIdx), Edits>,
+    /// In-edges in the store, and after the nights so far.
+    kept: BTreeMap<(usize, NodeIdx), (KeptEdges, KeptEdges)>,
+    inputs: BTreeMap<NodeIdx, isize>,
+}
+
+/// Changes of the collections of the dataflow in one night.
+#[derive(Default)]
+struct Updates {
+    seeds: Vec<((u32, Seed), isize)>,
+    out_edges: Vec<((u32, OutEdge), isize)>,
+    /// Change of the number of out-edges of each source.
+    out_degrees: BTreeMap<NodeIdx, i64>,
+}
+
+impl ReachPlan {
+    /// Returns how many in-edges of a node the plan reads, for each relation.
+    pub fn keep(&self) -> Vec<usize> {
+        let all = self.hops.iter().chain(&self.layers);
+        let mut keep = Vec::new();
+        for limits in all {
+            keep.resize(limits.len(), 0);
+            keep.iter_mut()
+                .zip(limits)
+                .for_each(|(most, &limit)| *most = limit.max(*most));
+        }
+        keep
+    }
+}
+
+/// Returns the in-degree of a node in the store.
+pub(crate) fn stored_in_degree(numbers: &Numbers, relation: usize, node: NodeIdx) -> u64 {
+    if !numbers.is_stored(node) {
+        return 0;
+    }
+    let store = numbers.store();
+    let (owner, local) = store.placement().owner_and_local(node);
+    u64::from(store.partition(owner).in_degree(relation, local))
+}
+
+/// Finds what the changes of some nights reach. `numbers` has applied all of them, and `out` holds
+/// the store's first in-edges, as many as the plan reads.
+///
+/// # Errors
+///
+/// If an edge that is not there is deleted, or a removed node still has edges.
+///
+/// # Panics
+///
+/// If `out` holds fewer in-edges than the plan reads.
+pub fn reach(
+    numbers: &Arc<Numbers>,
+    nights: Vec<Night>,
+    out: &OutEdges,
+    plan: &ReachPlan,
+) -> Result<Reach, DeltaError> {
+    let enough = plan.keep();
+    let mut both = enough.iter().zip(&out.keep);
+    assert!(
+        both.all(|(least, kept)| least <= kept),
+        "out-edges are too few"
+    );
+    let (nights, plan) = (Arc::new(nights), plan.clone());
+    let (shared, edges) = (Arc::clone(numbers), out.clone());
+    let parts = run_workers(numbers.store().cluster(), move |peer| {
+        reach_own(peer, &shared, &nights, &edges, &plan)
+    })?;
+    let mut all = Reach::default();
+    for part in parts {
+        all.in_edges.extend(part.in_edges);
+        for (own, more) in [(&mut all.hops, part.hops), (&mut all.layers, part.layers)] {
+            own.resize(more.len(), Vec::new());
+            own.iter_mut()
+                .zip(more)
+                .for_each(|(nodes, more)| nodes.extend(more));
+        }
+    }
+    all.in_edges.sort_by_key(|of| (of.relation, of.dst));
+    for nodes in all.hops.iter_mut().chain(&mut all.layers) {
+        nodes.retain(|&node| !numbers.is_removed(node));
+        nodes.sort_unstable();
+    }
+    Ok(all)
+}
+
+/// [`reach`] of the nodes of one worker.
+fn reach_own(
+    peer: &mut Peer<'_>,
+    numbers: &Arc<Numbers>,
+    nights: &[Night],
+    out: &OutEdges,
+    plan: &ReachPlan,
+) -> Result<Reach, DeltaError> {
+    let mut edited = Edited {
+        numbers,
+        out,
+        edits: BTreeMap::new(),
+        kept: BTreeMap::new(),
+        inputs: BTreeMap::new(),
+    };
+    let mut updates = Vec::new();
+    let mut out_degrees = BTreeMap::new();
+    for night in nights {
+        let applied = edited.apply(night, peer.index());
+        let applied = peer.agree(applied)?;
+        let moved = exchange_degrees(peer, numbers, &applied.out_degrees)?;
+        for (node, more) in moved {
+            *out_degrees.entry(node).or_insert(0) += more;
+        }
+        let checked = edited.check_removed(night, peer.index(), &out_degrees);
+        peer.agree(checked)?;
+        updates.push(applied);
+    }
+    let mut reached = run_dataflow(peer, numbers, updates, out, plan);
+    let in_edges = edited.kept.into_iter();
+    let in_edges = in_edges.filter_map(|((relation, dst), (stored, kept))| {
+        let first = stored.first_difference(&kept);
+        let differs = first.is_some() || stored.in_degree != kept.in_degree;
+        differs.then_some(ChangedInEdges {
+            relation,
+            dst,
+            first,
+            kept,
+        })
+    });
+    reached.in_edges = in_edges.collect();
+    Ok(reached)
+}
+
+/// Sends changes of out-degrees to the owners of the nodes.
+fn exchange_degrees(
+    peer: &mut Peer<'_>,
+    numbers: &Numbers,
+    changes: &BTreeMap<NodeIdx, i64>,
+) -> Result<Vec<(NodeIdx, i64)>, DeltaError> {
+    let mut outgoing = vec![Vec::new(); peer.peers()];
+    for (&node, &more) in changes {
+        outgoing[numbers.owner(node)].push((node, more));
+    }
+    let received = peer.shuffle(outgoing.into_iter().enumerate().map(Ok::<_, DeltaError>))?;
+    Ok(received
+        .into_iter()
+        .flat_map(|(_, theirs)| theirs)
+        .collect())
+}
+
+impl Edited<'_> {
+    /// Applies the changes of a night to this worker's nodes.
+    fn apply(&mut self, night: &Night, worker: usize) -> Result<Updates, DeltaError> {
+        let mut updates = Updates::default();
+        let own = night
+            .nodes
+            .iter()
+            .filter(|(node, _)| self.numbers.owner(*node) == worker);
+        for &(node, change) in own {
+            let is_changed = isize::from(change == NodeChange::Input);
+            let was_changed = self.inputs.insert(node, is_changed).unwrap_or(0);
+            let seed = (node.raw(), Seed::Input);
+            updates.seeds.push((seed, is_changed - was_changed));
+        }
+        let mut changes = night.edges.iter();
+        let mut next = changes.next();
+        while let Some((&(relation, dst, _), _)) = next {
+            let mut of_dst = Vec::new();
+            while let Some((key, change)) =
+                next.filter(|(key, _)| (key.0, key.1) == (relation, dst))
+            {
+                of_dst.push((key, change));
+                next = changes.next();
+            }
+            if self.numbers.owner(dst) == worker {
+                self.apply_edges(night, &of_dst, &mut updates)?;
+            }
+        }
+        Ok(updates)
+    }
+
+    /// Applies the changes of the in-edges of one node and relation.
+    fn apply_edges(
+        &mut self,
+        night: &Night,
+        changes: &[(&EdgeKey, &EdgeChange)],
+        updates: &mut Updates,
+    ) -> Result<(), DeltaError> {
+        let (relation, dst, _) = *changes[0].0;
+        let mut draws = Draws::new(self.numbers, relation, self.out.keep[relation]);
+        let edits = self.edits.entry((relation, dst)).or_default();
+        let (stored, before) = self.kept.entry((relation, dst)).or_insert_with(|| {
+            let stored = draws.kept(dst);
+            (stored.clone(), stored)
+        });
+        for &(&(_, _, src), change) in changes {
+            let known = edits.get(&src).map(Vec::len);
+            let count = known.unwrap_or_else(|| draws.num_stored(dst, src));
+            if change.edges.is_empty() && count == 0 {
+                let [from, to] = [src, dst].map(|node| self.numbers.display(node));
+                let problem = format!("no edge leads from {from} to {to} to delete");
+                return Err(night.edge_error(change, problem));
+            }
+            edits.insert(src, change.edges.clone());
+            let signed = |num: usize| i64::try_from(num).expect("edges of two nodes are few");
+            let more = signed(change.edges.len()) - signed(count);
+            *updates.out_degrees.entry(src).or_insert(0) += more;
+        }
+        let after = draws.edited(dst, stored, edits);
+        let seeds = |kept: &KeptEdges| {
+            let first = stored.first_difference(kept);
+            let sample = first.map(|first| Seed::Sample { relation, first });
+            let degree = (kept.in_degree != stored.in_degree).then_some(Seed::Degree);
+            sample.into_iter().chain(degree)
+        };
+        let of_dst = |seed| (dst.raw(), seed);
+        updates
+            .seeds
+            .extend(seeds(before).map(|seed| (of_dst(seed), -1)));
+        updates
+            .seeds
+            .extend(seeds(&after).map(|seed| (of_dst(seed), 1)));
+        let first = before.first_difference(&after).unwrap_or(usize::MAX);
+        for (kept, diff) in [(&*before, -1), (&after, 1)] {
+            for (rank, edge) in kept.edges.iter().enumerate().skip(first) {
+                let out_edge = OutEdge::new(dst, relation, rank);
+                updates.out_edges.push(((edge.src.raw(), out_edge), diff));
+            }
+        }
+        *before = after;
+        Ok(())
+    }
+
+    /// Checks that the removed nodes of a night have no edges.
+    fn check_removed(
+        &self,
+        night: &Night,
+        worker: usize,
+        out_degrees: &BTreeMap<NodeIdx, i64>,
+    ) -> Result<(), DeltaError> {
+        let relations = &self.numbers.store().meta().graph.relations;
+        for &(node, change) in &night.nodes {
+            let NodeChange::Removed(type_idx, row) = change else {
+                continue;
+            };
+            if self.numbers.owner(node) != worker {
+                continue;
+            }
+            let leading = relations
+                .iter()
+                .enumerate()
+                .filter(|(_, of)| of.to == type_idx);
+            let num_in: u64 = leading
+                .map(|(relation, _)| match self.kept.get(&(relation, node)) {
+                    Some((_, kept)) => kept.in_degree,
+                    None => stored_in_degree(self.numbers, relation, node),
+                })
+                .sum();
+            let slot = self.numbers.slot(node) as usize;
+            let stored = self.out.of_workers[worker].out_degree(slot).cast_signed();
+            let num_out = stored + out_degrees.get(&node).copied().unwrap_or(0);
+            if num_in > 0 || num_out > 0 {
+                let id = self.numbers.display(node);
+                let problem = format!(
+                    "node {id} is deleted, but {num_in} edges lead to it and {num_out} from it; \
+                     delete them in the same night"
+                );
+                return Err(night.node_error(type_idx, row, problem));
+            }
+        }
+        Ok(())
+    }
+}
+
+type Nodes<'scope> = VecCollection<'scope, Time, u32, isize>;
+type Seeds<'scope> = VecCollection<'scope, Time, (u32, Seed), isize>;
+type ChangedOut<'scope> = Arranged<'scope, TraceAgent<ValSpine<u32, u64, Time, isize>>>;
+type Counts = Rc<RefCell<BTreeMap<u32, isize>>>;
+
+/// Where walks lead: the out-edges of the store, and their changes.
+struct Adjacency<'scope> {
+    numbers: Arc<Numbers>,
+    stored: Arranged<'scope, StoreTrace>,
+    changed: ChangedOut<'scope>,
+}
+
+/// The limits of the steps of a walk, and the seeds that each step adds.
+struct Walk<'a> {
+    steps: Vec<&'a [usize]>,
+    degrees: Degrees,
+}
+
+impl<'scope> Adjacency<'scope> {
+    /// Returns each node of a collection once, at its owner.
+    fn distinct(&self, nodes: Nodes<'scope>) -> Nodes<'scope> {
+        let numbers = Arc::clone(&self.numbers);
+        let by_owner = Exchange::new(move |((node, ()), _, _): &((u32, ()), Time, isize)| {
+            numbers.owner(NodeIdx::from_raw(*node)) as u64
+        });
+        let keyed = nodes.map(|node| (node, ()));
+        let arranged = arrange_core::<
+            _,
+            _,
+            ContainerChunker<Vec<((u32, ()), Time, isize)>>,
+            KeyBatcher<u32, Time, isize>,
+            KeyBuilder<u32, Time, isize>,
+            KeySpine<u32, Time, isize>,
+        >(keyed.inner, by_owner, "Nodes");
+        // `distinct_total` (0.25.1) keeps a node whose count falls to zero.
+        arranged.threshold_semigroup(|_, new, old| {
+            let is_there = |count: &isize| isize::from(*count > 0);
+            let diff = is_there(new) - old.map_or(0, is_there);
+            (diff != 0).then_some(diff)
+        })
+    }
+
+    /// Returns the destinations that read one of some nodes within `limits`, once for each edge.
+    fn out(&self, nodes: Nodes<'scope>, limits: &[usize]) -> Nodes<'scope> {
+        let numbers = Arc::clone(&self.numbers);
+        let by_slot = nodes.map(move |node| (numbers.slot(NodeIdx::from_raw(node)), ()));
+        let by_slot = arrange_core::<
+            _,
+            _,
+            ContainerChunker<Vec<((u32, ()), Time, isize)>>,
+            KeyBatcher<u32, Time, isize>,
+            KeyBuilder<u32, Time, isize>,
+            KeySpine<u32, Time, isize>,
+        >(by_slot.inner, Pipeline, "Slots");
+        let within = |of: Vec<usize>| {
+            move |_: &u32, edge: &u64, (): &()| OutEdge(*edge).within(&of).map(NodeIdx::raw)
+        };
+        let stored = self.stored.clone();
+        let stored = stored.join_core(by_slot.clone(), within(limits.to_vec()));
+        let changed = self.changed.clone();
+        stored.concat(changed.join_core(by_slot, within(limits.to_vec())))
+    }
+
+    /// Returns the nodes that are reached before the first step of a walk and after each.
+    fn walk(&self, seeds: &Seeds<'scope>, walk: &Walk<'_>) -> Vec<Nodes<'scope>> {
+        let reads_sources = walk.degrees == Degrees::Sources;
+        let start = seeds.clone().flat_map(move |(node, seed)| match seed {
+            Seed::Input => Some(node),
+            Seed::Degree => reads_sources.then_some(node),
+            Seed::Sample { .. } => None,
+        });
+        let mut reached = vec![self.distinct(start)];
+        for &limits in &walk.steps {
+            let before = reached.last().expect("it has a start").clone();
+            let (limits, reads_degrees) = (limits.to_vec(), walk.degrees != Degrees::None);
+            let out = self.out(before.clone(), &limits);
+            let own = seeds.clone().flat_map(move |(node, seed)| match seed {
+                Seed::Input => None,
+                Seed::Degree => reads_degrees.then_some(node),
+                Seed::Sample { relation, first } => (first < limits[relation]).then_some(node),
+            });
+            reached.push(self.distinct(out.concat(own).concat(before)));
+        }
+        reached
+    }
+}
+
+/// Walks from the seeds of all nights over the edges that are there after them.
+fn run_dataflow(
+    peer: &mut Peer<'_>,
+    numbers: &Arc<Numbers>,
+    updates: Vec<Updates>,
+    out: &OutEdges,
+    plan: &ReachPlan,
+) -> Reach {
+    let own = Arc::clone(&out.of_workers[peer.index()]);
+    let walk = |steps: Vec<_>, degrees| Walk { steps, degrees };
+    let of_hops = plan.hops.iter().rev().map(Vec::as_slice).collect();
+    let of_layers = plan.layers.iter().map(Vec::as_slice).collect();
+    let walks = [walk(of_hops, Degrees::None), walk(of_layers, plan.degrees)];
+    let probe = Handle::new();
+    let worker = peer.worker();
+    let (mut seeds, mut changed, counts) = worker.dataflow::<Time, _, _>(|scope| {
+        let (seeds_input, seeds) = scope.new_collection::<(u32, Seed), isize>();
+        let (changed_input, changed) = scope.new_collection::<(u32, u64), isize>();
+        let adjacency = Adjacency {
+            numbers: Arc::clone(numbers),
+            stored: arrange(scope, own),
+            changed: arrange_changed(numbers, changed),
+        };
+        let counts = walks.map(|of| {
+            let reached = adjacency.walk(&seeds, &of).into_iter();
+            let counts = reached.map(|nodes| counted(nodes, &probe));
+            counts.collect::<Vec<Counts>>()
+        });
+        (seeds_input, changed_input, counts)
+    });
+    // The store is there at time 0, and the first night is 1.
+    for (time, night) in (1..).zip(updates) {
+        advance(&mut seeds, time);
+        advance(&mut changed, time);
+        for (seed, diff) in night.seeds {
+            seeds.update(seed, diff);
+        }
+        for ((src, edge), diff) in night.out_edges {
+            changed.update((src, edge.0), diff);
+        }
+    }
+    drop((seeds, changed));
+    while !probe.done() {
+        worker.step_or_park(None);
+    }
+    let present = |of: &Counts| {
+        let nodes = of.take().into_iter();
+        let nodes = nodes.filter(|&(_, count)| count > 0);
+        nodes.map(|(node, _)| NodeIdx::from_raw(node)).collect()
+    };
+    let [hops, layers] = counts.map(|of| of.iter().map(present).collect());
+    Reach {
+        in_edges: Vec::new(),
+        hops,
+        layers,
+    }
+}
+
+/// Counts how often each node is in a collection.
+fn counted(nodes: Nodes<'_>, probe: &Handle<Time>) -> Counts {
+    let counts = Counts::default();
+    let count = Rc::clone(&counts);
+    let nodes = nodes.inspect(move |&(node, _, diff)| {
+        *count.borrow_mut().entry(node).or_insert(0) += diff;
+    });
+    nodes.probe_with(probe);
+    counts
+}
+
+fn advance<D: differential_dataflow::ExchangeData>(
+    input: &mut InputSession<Time, D, isize>,
+    time: Time,
+) {
+    input.advance_to(time);
+    input.flush();
+}
+
+/// Arranges changes of out-edges at the owners of their sources.
+fn arrange_changed<'scope>(
+    numbers: &Arc<Numbers>,
+    changed: VecCollection<'scope, Time, (u32, u64), isize>,
+) -> ChangedOut<'scope> {
+    type Update = ((u32, u64), Time, isize);
+    // The keys become positions only at the owner.
+    let at_owner = changed.inner.exchange({
+        let numbers = Arc::clone(numbers);
+        move |((src, _), _, _): &Update| numbers.owner(NodeIdx::from_raw(*src)) as u64
+    });
+    let numbers = Arc::clone(numbers);
+    let by_slot = at_owner
+        .as_collection()
+        .map(move |(src, edge): (u32, u64)| (numbers.slot(NodeIdx::from_raw(src)), edge));
+    arrange_core::<
+        _,
+        _,
+        ContainerChunker<Vec<Update>>,
+        ValBatcher<u32, u64, Time, isize>,
+        ValBuilder<u32, u64, Time, isize>,
+        ValSpine<u32, u64, Time, isize>,
+    >(by_slot.inner, Pipeline, "ChangedOutEdges")
+}

@@ -1,0 +1,226 @@
+//! Graphs as tables in memory, and their stores.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
+use parquet::arrow::ArrowWriter;
+use schemas::{GraphPlan, Ids, InputSpec, Progress, Sampling};
+use serde_json::{Value, json};
+use store::sample::mix;
+use store::{HUB_THRESHOLD, Store, StorePlan, open_or_build};
+
+/// Random numbers of a test.
+pub(crate) struct Draw(pub(crate) u64);
+
+impl Draw {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        usize::try_from(mix(self.0) % bound.max(1) as u64).unwrap()
+    }
+
+    pub(crate) fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+}
+
+/// A table of edges.
+#[derive(Clone)]
+pub(crate) struct Table {
+    pub(crate) name: &'static str,
+    /// Positions of types.
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) undirected: bool,
+    pub(crate) reverse: Option<&'static str>,
+}
+
+/// Types and tables; ids of odd types are strings.
+#[derive(Clone)]
+pub(crate) struct Shape {
+    pub(crate) types: Vec<&'static str>,
+    pub(crate) tables: Vec<Table>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Edge {
+    pub(crate) src: i64,
+    pub(crate) dst: i64,
+    pub(crate) weight: f32,
+}
+
+/// The tables of one day.
+#[derive(Clone)]
+pub(crate) struct Snapshot {
+    /// By type: the feature of each node.
+    pub(crate) nodes: Vec<BTreeMap<i64, f32>>,
+    /// By table.
+    pub(crate) edges: Vec<Vec<Edge>>,
+}
+
+impl Shape {
+    pub(crate) fn untyped(undirected: bool) -> Self {
+        let table = Table {
+            name: "",
+            from: 0,
+            to: 0,
+            undirected,
+            reverse: None,
+        };
+        Self {
+            types: vec![""],
+            tables: vec![table],
+        }
+    }
+
+    pub(crate) fn typed() -> Self {
+        let table = |name, from, to, undirected, reverse| Table {
+            name,
+            from,
+            to,
+            undirected,
+            reverse,
+        };
+        Self {
+            types: vec!["a", "b"],
+            tables: vec![
+                table("likes", 0, 1, false, Some("are_liked")),
+                table("near", 1, 1, true, None),
+                table("of", 1, 0, false, None),
+            ],
+        }
+    }
+
+    /// Returns id, source type and destination type of each relation, in the order of names.
+    pub(crate) fn relations(&self) -> Vec<(&'static str, usize, usize)> {
+        let own = self.tables.iter().map(|of| (of.name, of.from, of.to));
+        let reverse = self.tables.iter();
+        let reverse = reverse.filter_map(|of| Some((of.reverse?, of.to, of.from)));
+        let mut all: Vec<_> = own.chain(reverse).collect();
+        all.sort_unstable();
+        all
+    }
+
+    pub(crate) fn id(&self, type_idx: usize, id: i64) -> String {
+        match type_idx % 2 {
+            0 => id.to_string(),
+            _ => format!("n{id}"),
+        }
+    }
+
+    pub(crate) fn ids(&self, type_idx: usize, ids: impl Iterator<Item = i64>) -> ArrayRef {
+        match type_idx % 2 {
+            0 => Arc::new(Int64Array::from_iter_values(ids)),
+            _ => Arc::new(StringArray::from_iter_values(
+                ids.map(|id| self.id(type_idx, id)),
+            )),
+        }
+    }
+
+    pub(crate) fn hash(&self, type_idx: usize, id: i64) -> u64 {
+        let ids = Ids::from_array(&self.ids(type_idx, std::iter::once(id)));
+        ids.unwrap().hash(0)
+    }
+
+    /// Draws a graph with parallel edges, self-loops and a hub.
+    pub(crate) fn draw(&self, draw: &mut Draw) -> Snapshot {
+        let nodes = self.types.iter().map(|_| {
+            let ids = (0..20 + draw.below(20) as i64).filter(|id| id % 7 != 3);
+            ids.map(|id| (id * 3, id as f32)).collect()
+        });
+        let nodes: Vec<BTreeMap<i64, f32>> = nodes.collect();
+        let edges = self.tables.iter().map(|of| {
+            let [from, to] = [of.from, of.to].map(|at| nodes[at].keys().copied().collect());
+            let (from, to): (Vec<i64>, Vec<i64>) = (from, to);
+            let edge = |_| {
+                let is_of_hub = draw.below(6) == 0;
+                let dst = if is_of_hub { to[0] } else { draw.of(&to) };
+                Edge {
+                    src: draw.of(&from),
+                    dst,
+                    weight: 1.0 + draw.below(3) as f32,
+                }
+            };
+            (0..150).map(edge).collect()
+        });
+        let edges = edges.collect();
+        Snapshot { nodes, edges }
+    }
+
+    /// Writes the tables of a snapshot and returns their plan.
+    pub(crate) fn write(&self, snapshot: &Snapshot, dir: &Path) -> GraphPlan {
+        let typed = self.types.len() > 1;
+        let mut input = json!({ "nodes": {}, "edges": {} });
+        for (at, name) in self.types.iter().enumerate() {
+            let nodes = &snapshot.nodes[at];
+            let features = Float32Array::from_iter_values(nodes.values().copied());
+            let ids = self.ids(at, nodes.keys().copied());
+            let file = format!("nodes-{name}.parquet");
+            write(
+                &dir.join(&file),
+                vec![("id", ids), ("f", Arc::new(features))],
+            );
+            input["nodes"][name] = json!({ "path": file, "id": "id", "features": ["f"] });
+        }
+        for (of, edges) in self.tables.iter().zip(&snapshot.edges) {
+            let weights = edges.iter().map(|edge| edge.weight);
+            let file = format!("edges-{}.parquet", of.name);
+            let columns = vec![
+                ("src", self.ids(of.from, edges.iter().map(|edge| edge.src))),
+                ("dst", self.ids(of.to, edges.iter().map(|edge| edge.dst))),
+                (
+                    "weight",
+                    Arc::new(Float32Array::from_iter_values(weights)) as ArrayRef,
+                ),
+            ];
+            write(&dir.join(&file), columns);
+            let mut table = json!({ "path": file, "src": "src", "dst": "dst", "weight": "weight" });
+            table["undirected"] = of.undirected.into();
+            if typed {
+                table["from"] = self.types[of.from].into();
+                table["to"] = self.types[of.to].into();
+            }
+            if let Some(reverse) = of.reverse {
+                table["reverse"] = Value::from(reverse);
+            }
+            input["edges"][of.name] = table;
+        }
+        let input: InputSpec = serde_json::from_value(input).unwrap();
+        input.into_plan(dir).unwrap()
+    }
+}
+
+pub(crate) fn write(path: &Path, columns: Vec<(&str, ArrayRef)>) {
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), batch.schema(), None);
+    writer.as_mut().unwrap().write(&batch).unwrap();
+    writer.unwrap().close().unwrap();
+}
+
+/// Builds the store of some tables; it also holds all in-edges.
+pub(crate) fn build(
+    graph: &GraphPlan,
+    dir: &Path,
+    (sampling, keep): (Sampling, &[usize]),
+    workers: usize,
+) -> Store {
+    let plan = StorePlan {
+        graph: Arc::new(graph.clone()),
+        target_type: 0,
+        seed: 11,
+        sampling,
+        keep: keep.to_vec(),
+        samples: 1,
+        redraw: true,
+        hub_threshold: HUB_THRESHOLD,
+        workers,
+        memory_budget: 1 << 24,
+        page_cache: None,
+        dir: dir.to_owned(),
+        fresh: false,
+    };
+    let silent: Progress = Arc::new(|_| {});
+    open_or_build(&plan, &silent).unwrap()
+}

@@ -1,0 +1,182 @@
+//! Tables of changes of one night, drawn at random, and their slow application to the tables.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float32Array, StringArray};
+use graphdelta::ChangesSpec;
+use schemas::TablePath;
+
+use crate::case::{Draw, Edge, Shape, Snapshot, write};
+
+/// Changes of one night; `None` deletes.
+#[derive(Clone, Default)]
+pub(crate) struct NightTables {
+    /// By type.
+    pub(crate) nodes: Vec<Vec<(i64, Option<f32>)>>,
+    /// By table: ends and weight.
+    pub(crate) edges: Vec<Vec<(i64, i64, Option<f32>)>>,
+}
+
+/// Changes of nodes by id, and weights of the new edges by ends.
+type NodeRows = BTreeMap<i64, Option<f32>>;
+type EdgeRows = BTreeMap<(i64, i64), Vec<f32>>;
+
+/// The ends that name edges of a table: in both directions if it is undirected.
+fn key(undirected: bool, src: i64, dst: i64) -> (i64, i64) {
+    match undirected {
+        true => (src.min(dst), src.max(dst)),
+        false => (src, dst),
+    }
+}
+
+impl NightTables {
+    /// Draws changes of every kind.
+    pub(crate) fn draw(shape: &Shape, now: &Snapshot, draw: &mut Draw) -> Self {
+        let mut nodes: Vec<NodeRows> = vec![BTreeMap::new(); now.nodes.len()];
+        let mut edges: Vec<EdgeRows> = vec![BTreeMap::new(); now.edges.len()];
+        for (of_type, changes) in now.nodes.iter().zip(&mut nodes) {
+            let ids: Vec<i64> = of_type.keys().copied().collect();
+            for _ in 0..draw.below(3) {
+                let id = draw.of(&ids);
+                let feature = [of_type[&id], draw.below(9) as f32][draw.below(2)];
+                changes.insert(id, Some(feature));
+            }
+            for _ in 0..draw.below(3) {
+                // Between the ids that are there, and behind them.
+                let id = draw.below(45) as i64 * 3 + 1;
+                if !of_type.contains_key(&id) {
+                    changes.insert(id, Some(draw.below(9) as f32));
+                }
+            }
+        }
+        for (at, of) in shape.tables.iter().enumerate() {
+            let ends = |of_type: usize| -> Vec<i64> {
+                let known = now.nodes[of_type].keys().chain(nodes[of_type].keys());
+                known.copied().collect()
+            };
+            let (from, to) = (ends(of.from), ends(of.to));
+            for _ in 0..draw.below(8) {
+                let old = draw.of(&now.edges[at]);
+                let new = (draw.of(&from), draw.of(&to));
+                let hub = (draw.of(&from), to[0]);
+                let (src, dst) = draw.of(&[(old.src, old.dst), new, hub]);
+                let weights = (0..1 + draw.below(3)).map(|_| 1.0 + draw.below(3) as f32);
+                let weights = weights.collect();
+                edges[at].insert(key(of.undirected, src, dst), weights);
+            }
+            for _ in 0..draw.below(6) {
+                let old = draw.of(&now.edges[at]);
+                edges[at].insert(key(of.undirected, old.src, old.dst), Vec::new());
+            }
+        }
+        if draw.below(2) == 0 {
+            remove_node(shape, now, draw, (&mut nodes, &mut edges));
+        }
+        let edges = edges.into_iter().map(|of| {
+            let rows = of
+                .into_iter()
+                .flat_map(|((src, dst), weights)| match &weights[..] {
+                    [] => vec![(src, dst, None)],
+                    weights => weights
+                        .iter()
+                        .map(|&weight| (src, dst, Some(weight)))
+                        .collect(),
+                });
+            rows.collect()
+        });
+        let nodes = nodes.into_iter().map(|of| of.into_iter().collect());
+        Self {
+            nodes: nodes.collect(),
+            edges: edges.collect(),
+        }
+    }
+
+    /// Applies the changes row by row.
+    pub(crate) fn apply(&self, shape: &Shape, snapshot: &mut Snapshot) {
+        for (nodes, changes) in snapshot.nodes.iter_mut().zip(&self.nodes) {
+            for &(id, feature) in changes {
+                match feature {
+                    Some(feature) => nodes.insert(id, feature),
+                    None => nodes.remove(&id),
+                };
+            }
+        }
+        for (at, of) in shape.tables.iter().enumerate() {
+            let changed = |edge: &Edge| {
+                let own = key(of.undirected, edge.src, edge.dst);
+                let mut rows = self.edges[at].iter();
+                rows.any(|&(src, dst, _)| key(of.undirected, src, dst) == own)
+            };
+            snapshot.edges[at].retain(|edge| !changed(edge));
+            let new = self.edges[at].iter();
+            let new = new.filter_map(|&(src, dst, weight)| {
+                let weight = weight?;
+                Some(Edge { src, dst, weight })
+            });
+            snapshot.edges[at].extend(new);
+        }
+    }
+
+    /// Writes the tables.
+    pub(crate) fn write(&self, shape: &Shape, dir: &Path) -> ChangesSpec {
+        std::fs::create_dir_all(dir).unwrap();
+        let op = |is_upsert: bool| if is_upsert { "upsert" } else { "delete" };
+        let path = |file: &str| TablePath::from(dir.join(file).to_string_lossy().into_owned());
+        let mut spec = ChangesSpec::default();
+        for (at, rows) in self.nodes.iter().enumerate() {
+            let ops = rows.iter().map(|row| op(row.1.is_some()));
+            let columns = vec![
+                ("id", shape.ids(at, rows.iter().map(|row| row.0))),
+                (
+                    "f",
+                    Arc::new(rows.iter().map(|row| row.1).collect::<Float32Array>()) as ArrayRef,
+                ),
+                ("op", Arc::new(StringArray::from_iter_values(ops))),
+            ];
+            let file = format!("nodes-{at}.parquet");
+            write(&dir.join(&file), columns);
+            spec.nodes.insert(shape.types[at].to_owned(), path(&file));
+        }
+        for (at, rows) in self.edges.iter().enumerate() {
+            let of = &shape.tables[at];
+            let ops = rows.iter().map(|row| op(row.2.is_some()));
+            let weights = rows.iter().map(|row| row.2).collect::<Float32Array>();
+            let columns = vec![
+                ("src", shape.ids(of.from, rows.iter().map(|row| row.0))),
+                ("dst", shape.ids(of.to, rows.iter().map(|row| row.1))),
+                ("weight", Arc::new(weights) as ArrayRef),
+                ("op", Arc::new(StringArray::from_iter_values(ops))),
+            ];
+            let file = format!("edges-{at}.parquet");
+            write(&dir.join(&file), columns);
+            spec.edges.insert(of.name.to_owned(), path(&file));
+        }
+        spec
+    }
+}
+
+/// Removes a node and all its edges.
+fn remove_node(
+    shape: &Shape,
+    now: &Snapshot,
+    draw: &mut Draw,
+    (nodes, edges): (&mut [NodeRows], &mut [EdgeRows]),
+) {
+    let type_idx = draw.below(now.nodes.len());
+    let ids: Vec<i64> = now.nodes[type_idx].keys().copied().collect();
+    let id = draw.of(&ids);
+    nodes[type_idx].insert(id, None);
+    for (at, of) in shape.tables.iter().enumerate() {
+        let names = |src: i64, dst: i64| {
+            (of.from == type_idx && src == id) || (of.to == type_idx && dst == id)
+        };
+        edges[at].retain(|&(src, dst), _| !names(src, dst));
+        for edge in &now.edges[at] {
+            if names(edge.src, edge.dst) {
+                edges[at].insert(key(of.undirected, edge.src, edge.dst), Vec::new());
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Changes that cannot be applied are errors that name the row.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
+use graphdelta::{ChangesSpec, Degrees, DeltaError, Numbers, OutEdges, ReachPlan, reach};
+use schemas::{ErrorKind, Sampling, TablePath, error_chain};
+
+use crate::case::{Edge, Shape, Snapshot, build, write};
+
+type Nodes<'a> = &'a [(i64, f32, &'a str)];
+type Edges<'a> = &'a [(i64, i64, &'a str)];
+
+fn apply(dir: &Path, nodes: Nodes<'_>, edges: Edges<'_>) -> Result<(), DeltaError> {
+    let shape = Shape::untyped(false);
+    let edge = |src, dst| Edge {
+        src,
+        dst,
+        weight: 1.0,
+    };
+    let before = Snapshot {
+        nodes: vec![(0..6).map(|id| (id, id as f32)).collect()],
+        edges: vec![vec![edge(0, 1), edge(0, 1), edge(1, 2), edge(3, 3)]],
+    };
+    let graph = shape.write(&before, dir);
+    let ops = |ops: Vec<&str>| Arc::new(StringArray::from(ops)) as ArrayRef;
+    let numbers = |of: Vec<i64>| Arc::new(Int64Array::from(of)) as ArrayRef;
+    let features = Float32Array::from_iter_values(nodes.iter().map(|row| row.1));
+    let node_columns = vec![
+        ("id", numbers(nodes.iter().map(|row| row.0).collect())),
+        ("f", Arc::new(features) as ArrayRef),
+        ("op", ops(nodes.iter().map(|row| row.2).collect())),
+    ];
+    write(&dir.join("n.parquet"), node_columns);
+    let edge_columns = vec![
+        ("src", numbers(edges.iter().map(|row| row.0).collect())),
+        ("dst", numbers(edges.iter().map(|row| row.1).collect())),
+        (
+            "weight",
+            Arc::new(Float32Array::from(vec![2.0; edges.len()])) as ArrayRef,
+        ),
+        ("op", ops(edges.iter().map(|row| row.2).collect())),
+    ];
+    write(&dir.join("e.parquet"), edge_columns);
+    let spec = ChangesSpec {
+        nodes: [(String::new(), TablePath::from("n.parquet"))].into(),
+        edges: [(String::new(), TablePath::from("e.parquet"))].into(),
+    };
+    let keep = vec![2];
+    let store = build(&graph, &dir.join("store"), (Sampling::Uniform, &keep), 2);
+    let mut all = Numbers::of(&store, &graph)?;
+    let night = all.apply(spec.read(dir, &graph, Sampling::Uniform)?)?;
+    let out = OutEdges::open_or_write(&store, &keep, &dir.join("out"))?;
+    let plan = ReachPlan {
+        hops: vec![keep.clone()],
+        layers: vec![keep],
+        degrees: Degrees::None,
+    };
+    reach(&Arc::new(all), vec![night], &out, &plan).map(|_| ())
+}
+
+fn refused(nodes: Nodes<'_>, edges: Edges<'_>, expected: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let error = apply(dir.path(), nodes, edges).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Data);
+    let shown = error_chain(&error).replace(&format!("{}/", dir.path().display()), "");
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn changes_of_nodes_and_edges_that_are_not_there_are_refused() {
+    refused(
+        &[(1, 0.0, "upsert"), (9, 0.0, "delete")],
+        &[],
+        "row 1 of n.parquet: no node has the id 9 to delete",
+    );
+    refused(
+        &[],
+        &[(0, 9, "upsert")],
+        "row 0 of e.parquet: column `dst`: no node has the id 9",
+    );
+    refused(
+        &[],
+        &[(1, 2, "upsert"), (2, 1, "delete")],
+        "row 1 of e.parquet: no edge leads from 2 to 1 to delete",
+    );
+}
+
+#[test]
+fn two_changes_of_one_node_or_edge_are_refused() {
+    for ops in [
+        ["upsert", "delete"],
+        ["upsert", "upsert"],
+        ["delete", "delete"],
+    ] {
+        let last = usize::from(ops != ["upsert", "delete"]);
+        let expected = format!("row {last} of n.parquet: node 4 is changed twice");
+        refused(&[(4, 0.0, ops[0]), (4, 0.0, ops[1])], &[], &expected);
+    }
+    refused(
+        &[],
+        &[(1, 2, "delete"), (1, 2, "upsert")],
+        "row 1 of e.parquet: the edge is upserted and deleted in one table",
+    );
+    refused(
+        &[],
+        &[(1, 2, "delete"), (1, 2, "delete")],
+        "row 1 of e.parquet: the edge is deleted twice",
+    );
+}
+
+#[test]
+fn removed_nodes_must_have_no_edges() {
+    refused(
+        &[(1, 0.0, "delete")],
+        &[(1, 2, "upsert")],
+        "row 0 of e.parquet: column `src`: no node has the id 1",
+    );
+    refused(
+        &[(1, 0.0, "delete")],
+        &[(0, 1, "delete")],
+        "row 0 of n.parquet: node 1 is deleted, but 0 edges lead to it and 1 from it; delete them \
+         in the same night",
+    );
+    refused(
+        &[(3, 0.0, "delete")],
+        &[],
+        "row 0 of n.parquet: node 3 is deleted, but 1 edges lead to it and 1 from it; delete them \
+         in the same night",
+    );
+}
+
+#[test]
+fn other_operations_and_columns_are_refused() {
+    refused(
+        &[(1, 0.0, "upsert"), (2, 0.0, "update")],
+        &[],
+        "row 1 of n.parquet: column `op` is neither `upsert` nor `delete`",
+    );
+    refused(
+        &[],
+        &[(1, 2, "")],
+        "row 0 of e.parquet: column `op` is neither `upsert` nor `delete`",
+    );
+}
+
+#[test]
+fn tables_with_other_columns_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    apply(dir.path(), &[], &[]).unwrap();
+    let shape = Shape::untyped(false);
+    let snapshot = Snapshot {
+        nodes: vec![[(0, 1.0)].into()],
+        edges: vec![Vec::new()],
+    };
+    let graph = shape.write(&snapshot, dir.path());
+    let text = |values: &[&str]| Arc::new(StringArray::from(values.to_vec())) as ArrayRef;
+    let one = || Arc::new(Int64Array::from(vec![1])) as ArrayRef;
+    let check = |is_nodes: bool, columns: Vec<(&str, ArrayRef)>, expected: &str| {
+        write(&dir.path().join("c.parquet"), columns);
+        let table = [(String::new(), TablePath::from("c.parquet"))].into();
+        let spec = match is_nodes {
+            true => ChangesSpec {
+                nodes: table,
+                ..ChangesSpec::default()
+            },
+            false => ChangesSpec {
+                edges: table,
+                ..ChangesSpec::default()
+            },
+        };
+        let error = spec
+            .read(dir.path(), &graph, Sampling::Uniform)
+            .unwrap_err();
+        let shown = error_chain(&error).replace(&format!("{}/", dir.path().display()), "");
+        assert_eq!(shown, expected);
+    };
+    let op = || text(&["upsert"]);
+    check(
+        true,
+        vec![("id", one()), ("op", op())],
+        "`input.changes.nodes`: no column `f` in c.parquet; its columns are id, op",
+    );
+    check(
+        true,
+        vec![("id", one()), ("f", one())],
+        "`input.changes.nodes`: no column `op` in c.parquet; its columns are id, f",
+    );
+    check(
+        true,
+        vec![("id", text(&["a"])), ("f", one()), ("op", op())],
+        "the changes of `input.nodes` have ids of type strings, but the table has int64",
+    );
+    check(
+        true,
+        vec![("id", one()), ("f", text(&["a"])), ("op", op())],
+        "changes cannot be applied: features of `input.nodes` have categories or times",
+    );
+    check(
+        false,
+        vec![
+            ("src", text(&["a"])),
+            ("dst", text(&["b"])),
+            ("weight", one()),
+            ("op", op()),
+        ],
+        "edges table: column `src` has strings, but column `id` of `input.nodes` has integers; both must \
+         be integers or both strings",
+    );
+}
+
+#[test]
+fn out_edges_of_another_store_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    apply(dir.path(), &[], &[]).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    std::fs::create_dir(other.path().join("out")).unwrap();
+    for entry in std::fs::read_dir(dir.path().join("out")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap();
+        std::fs::copy(&path, other.path().join("out").join(name)).unwrap();
+    }
+    // The same store accepts them.
+    apply(other.path(), &[], &[]).unwrap();
+    let store = other.path().join("out/out-edges.json");
+    let text = std::fs::read_to_string(&store).unwrap();
+    let mut meta: serde_json::Value = serde_json::from_str(&text).unwrap();
+    meta["store"] = "xxh3:0".into();
+    std::fs::write(&store, meta.to_string()).unwrap();
+    let error = apply(other.path(), &[], &[]).unwrap_err();
+    let expected = format!(
+        "the out-edges at {} are those of another store; remove them",
+        other.path().join("out").display()
+    );
+    assert_eq!(error_chain(&error), expected);
+}
