@@ -236,30 +236,51 @@ fn write(
     let messages = outgoing.into_iter().zip(counts).enumerate().map(Ok);
     let received = peer.shuffle::<(Vec<(u32, u64)>, Vec<u32>), DeltaError>(messages)?;
     let num_nodes = placement.num_local(worker);
-    let (mut edges, mut degrees) = (Vec::new(), vec![0u32; num_nodes]);
-    for (_, (more, num_more)) in received {
-        edges.extend(more);
-        degrees
-            .iter_mut()
-            .zip(num_more)
-            .for_each(|(sum, num)| *sum += num);
+    let mut degrees = vec![0u32; num_nodes];
+    for (_, (_, num_more)) in &received {
+        let sums = degrees.iter_mut().zip(num_more);
+        sums.for_each(|(sum, num)| *sum += num);
     }
-    edges.sort_unstable();
-    let (mut open, path, mut rest) = (None, file(dir, worker), &edges[..]);
+    let received: Vec<Vec<(u32, u64)>> = received.into_iter().map(|(_, (of, _))| of).collect();
+    let (offset, mut edges) = by_slot(&received, num_nodes);
+    drop(received);
+    let (mut open, path) = (None, file(dir, worker));
     for start in (0..num_nodes.max(1)).step_by(NODES_PER_BATCH) {
         let end = (start + NODES_PER_BATCH).min(num_nodes);
-        let (mut offset, mut values) = (vec![0], Vec::new());
-        for slot in (start..end).map(|at| u32::try_from(at).expect("a position")) {
-            let count = rest.partition_point(|&(of, _)| of <= slot);
-            values.extend(rest[..count].iter().map(|&(_, edge)| edge));
-            rest = &rest[count..];
-            offset.push(values.len() as u64);
+        let first = offset[start];
+        for slot in start..end {
+            let list = index(offset[slot])..index(offset[slot + 1]);
+            edges[list].sort_unstable();
         }
+        let values = edges[index(first)..index(offset[end])].to_vec();
+        let own: Vec<u64> = offset[start..=end].iter().map(|at| at - first).collect();
         let values: ArrayRef = Arc::new(UInt64Array::from(values));
         let degrees: ArrayRef = Arc::new(UInt32Array::from(degrees[start..end].to_vec()));
-        let lists = arrow_file::list(&offset, values);
+        let lists = arrow_file::list(&own, values);
         let batch = arrow_file::batch(vec![("edges", lists), ("out_degree", degrees)]);
         append(&mut open, &path, &batch)?;
     }
     Ok(open.expect("a batch was written").finish()?)
+}
+
+/// Gathers edges by position; returns where the edges of each position start, and the edges.
+fn by_slot(received: &[Vec<(u32, u64)>], num_nodes: usize) -> (Vec<u64>, Vec<u64>) {
+    let mut offset = vec![0u64; num_nodes + 1];
+    let all = || received.iter().flatten();
+    all().for_each(|&(slot, _)| offset[slot as usize + 1] += 1);
+    for slot in 0..num_nodes {
+        offset[slot + 1] += offset[slot];
+    }
+    let mut next = offset.clone();
+    let mut edges = vec![0; index(offset[num_nodes])];
+    for &(slot, edge) in all() {
+        let place = &mut next[slot as usize];
+        edges[index(*place)] = edge;
+        *place += 1;
+    }
+    (offset, edges)
+}
+
+fn index(at: u64) -> usize {
+    usize::try_from(at).expect("edges are in memory")
 }
