@@ -4,18 +4,19 @@
 //! cargo bench --workspace --bench reach -- DIR WORK [SHARE]
 //! ```
 //!
-//! `DIR` has the tables that `graphflat generate` writes (`nodes.parquet`, `edges.parquet`). The store
-//! and its out-edges stay in `WORK`. `SHARE` is the share of edges that change, half of them removed
-//! and half added at random; default 0.001. Sampled `GraphSAGE`: two layers, fan-outs 10 and 10.
+//! `DIR` has the tables that `graphflat generate` writes (`nodes.parquet`, `edges.parquet`). The
+//! store and its out-edges stay in `WORK`. `SHARE` is the share of edges that change in a version,
+//! half of them removed and half added at random; default 0.001. Five versions are made, each the
+//! parent of the next. The model is a sampled `GraphSAGE`: two layers, fan-outs 10 and 10.
 
 use std::error::Error;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{Int64Array, RecordBatch, StringArray};
-use graphdelta::{ChangesSpec, Degrees, Numbers, OutEdges, ReachPlan, reach};
+use graphdelta::{ChangesSpec, Degrees, Numbers, OutEdges, Overlay, ReachPlan, reach};
 use parquet::arrow::ArrowWriter;
 use schemas::{GraphPlan, InputSpec, LocalIdx, NodeIdx, Progress, Sampling, TablePath};
 use serde_json::json;
@@ -29,7 +30,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const FANOUT: usize = 10;
-const REPEATS: usize = 5;
+const VERSIONS: u32 = 5;
 
 #[expect(clippy::print_stdout, reason = "it reports to the terminal")]
 fn report(what: &str, started: Instant) {
@@ -63,8 +64,8 @@ fn id(store: &Store, node: NodeIdx) -> i64 {
         .cast_signed()
 }
 
-/// Writes changes of a share of the edges.
-fn write_changes(store: &Store, share: f64, path: &Path) -> Result<usize> {
+/// Writes changes of a share of the edges, of other edges for each version.
+fn write_changes(store: &Store, share: f64, version: u32, path: &Path) -> Result<usize> {
     let (mut src, mut dst, mut op) = (Vec::new(), Vec::new(), Vec::new());
     let mut seen = std::collections::BTreeSet::new();
     let mut push = |from: NodeIdx, to: NodeIdx, what| {
@@ -77,17 +78,17 @@ fn write_changes(store: &Store, share: f64, path: &Path) -> Result<usize> {
     let num_nodes = store.placement().num_nodes() as u64;
     let drawn =
         |salt: u64| NodeIdx::from_index(usize::try_from(mix(salt) % num_nodes).expect("a node"));
-    let mut row = 0u64;
+    let start = share / 2.0 * f64::from(version);
     for (worker, partition) in store.partitions().iter().enumerate() {
         for local in (0..partition.num_nodes()).map(LocalIdx::from_index) {
             let to = store.placement().node(worker, local);
             for &from in partition.unranked(0, local).src {
-                row += 1;
-                let unit = (mix(row) >> 11) as f64 / (1u64 << 53) as f64;
-                if unit < share / 2.0 {
+                let bits = mix(u64::from(from.raw()) << 32 | u64::from(to.raw()));
+                let unit = (bits >> 11) as f64 / (1u64 << 53) as f64;
+                if (start..start + share / 2.0).contains(&unit) {
                     push(from, to, "delete");
                     // New edges lead to nodes as often as old ones do.
-                    push(drawn(row ^ 0x55), to, "upsert");
+                    push(drawn(bits ^ 0x55), to, "upsert");
                 }
             }
         }
@@ -131,45 +132,67 @@ fn main() -> Result<()> {
     let mapping = Instant::now();
     let out = OutEdges::open_or_write(&store, &[FANOUT], &work.join("out"))?;
     report("out-edges", mapping);
-    let path = work.join("changes.parquet");
-    println!("changes: {}", write_changes(&store, share, &path)?);
-    let spec = ChangesSpec {
-        edges: [(
-            String::new(),
-            TablePath::from(path.to_string_lossy().into_owned()),
-        )]
-        .into(),
-        ..ChangesSpec::default()
-    };
+    run_versions(dir, work, &graph, (&store, &out), share)
+}
+
+/// Makes versions, each the parent of the next, and reports how long each step takes.
+#[expect(clippy::print_stdout, reason = "it reports to the terminal")]
+fn run_versions(
+    dir: &Path,
+    work: &Path,
+    graph: &GraphPlan,
+    (store, out): (&Store, &OutEdges),
+    share: f64,
+) -> Result<()> {
     let plan = ReachPlan {
         hops: vec![vec![FANOUT]; 2],
         layers: vec![vec![FANOUT]; 2],
         degrees: Degrees::None,
     };
-    for _ in 0..REPEATS {
+    let mut parent: Option<PathBuf> = None;
+    for version in 0..VERSIONS {
+        let path = work.join(format!("changes-{version}.parquet"));
+        let count = write_changes(store, share, version, &path)?;
+        println!("version {version}: {count} changes");
+        let spec = ChangesSpec {
+            edges: [(
+                String::new(),
+                TablePath::from(path.to_string_lossy().into_owned()),
+            )]
+            .into(),
+            ..ChangesSpec::default()
+        };
+        let all = Instant::now();
+        let parent_read = parent
+            .as_ref()
+            .map(|from| Overlay::read(store, &[FANOUT], from));
+        let overlay = parent_read.transpose()?.unwrap_or_default();
+        report("  read the parent", all);
         let reading = Instant::now();
-        let changes = spec.read(dir, &graph, Sampling::Uniform)?;
-        report("read", reading);
+        let changes = spec.read(dir, graph, Sampling::Uniform)?;
+        report("  read the changes", reading);
         let numbering = Instant::now();
-        let mut numbers = Numbers::of(&store, &graph)?;
+        let mut numbers = Numbers::of(store, graph, overlay)?;
         let night = numbers.apply(changes)?;
-        report("number", numbering);
+        report("  number", numbering);
         let reaching = Instant::now();
         let numbers = Arc::new(numbers);
-        let found = reach(&numbers, vec![night], &out, &plan)?;
-        report("reach", reaching);
-        report("all", reading);
-        let (own, full) = (
-            found.work(&numbers, &plan),
-            found.full_work(&numbers, &plan),
-        );
-        println!("work {own:?} of {full:?}");
+        let (found, changed) = reach(&numbers, vec![night], out, &plan)?;
+        report("  reach", reaching);
+        let writing = Instant::now();
+        let own = work.join(format!("version-{version}"));
+        changed.write(store, &[FANOUT], &own)?;
+        report("  write the version", writing);
+        report("  all", all);
         let layers = found.layers.iter().map(Vec::len);
         println!(
-            "changed in-edges {}, rows {:?}",
+            "  samples {}, rows {:?}, work {:?} of {:?}",
             found.in_edges.len(),
-            layers.collect::<Vec<_>>()
+            layers.collect::<Vec<_>>(),
+            found.work(&numbers, &plan),
+            found.full_work(&numbers, &plan)
         );
+        parent = Some(own);
     }
     Ok(())
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use schemas::{
-    ColumnMeta, EdgeRows, EdgesPlan, EdgesSpec, Features, GraphPlan, Ids, InputSpec, NodesPlan,
-    NodesSpec, Sampling, TablePath, TypePlan, WhereValue,
+    ColumnMeta, EdgeRows, EdgesPlan, EdgesSpec, Features, GraphPlan, IdType, Ids, InputSpec,
+    NodesPlan, NodesSpec, Sampling, TablePath, TypePlan, WhereValue,
 };
 use serde::{Deserialize, Serialize};
 
@@ -226,7 +226,8 @@ fn check_columns(table: &NodesPlan, changes: &NodesPlan) -> Result<(), DeltaErro
         expected,
     };
     let [own, theirs] = [table, changes].map(NodesPlan::id_type);
-    if own.is_integer() != theirs.is_integer() {
+    let is_signed = |of: &IdType| matches!(of, IdType::Int32 | IdType::Int64);
+    if own.is_integer() != theirs.is_integer() || is_signed(&own) != is_signed(&theirs) {
         return Err(differ(format!("ids of type {theirs}"), own.to_string()));
     }
     let [own_dim, dim] = [table, changes].map(|plan| plan.feature_meta().dim());

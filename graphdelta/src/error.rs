@@ -39,6 +39,12 @@ pub enum DeltaError {
     /// The graph or its store is of a kind that changes cannot be applied to.
     #[error("changes cannot be applied: {0}")]
     Unsupported(String),
+    /// The parent of a version changes another store, or has other in-edges.
+    #[error("the version at {} is one of another store", path.display())]
+    OtherBase {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The out-edges belong to another store.
     #[error("the out-edges at {} are those of another store; remove them", path.display())]
     OtherStore {
@@ -57,7 +63,9 @@ impl DeltaError {
             Self::Schema(e) => e.kind(),
             Self::Store(e) => e.kind(),
             Self::Row { .. } | Self::Columns { .. } => ErrorKind::Data,
-            Self::Unsupported(_) | Self::OtherStore { .. } => ErrorKind::Usage,
+            Self::Unsupported(_) | Self::OtherBase { .. } | Self::OtherStore { .. } => {
+                ErrorKind::Usage
+            }
             Self::Cluster(e) => e.kind(),
         }
     }

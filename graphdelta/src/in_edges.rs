@@ -34,7 +34,7 @@ pub struct KeptEdges {
 }
 
 impl KeptEdge {
-    fn new(src: NodeIdx, edge: &NewEdge) -> Self {
+    pub(crate) fn new(src: NodeIdx, edge: &NewEdge) -> Self {
         Self {
             src,
             weight: edge.weight,
@@ -44,15 +44,14 @@ impl KeptEdge {
 
     /// Tells whether another edge has the same source and bits.
     fn is_same(&self, other: &Self) -> bool {
-        let bits = |of: &Self| {
-            of.feature
-                .iter()
-                .map(|value| value.to_bits())
-                .collect::<Vec<_>>()
-        };
+        let bits = |of: &f32| of.to_bits();
         self.src == other.src
             && self.weight.to_bits() == other.weight.to_bits()
-            && bits(self) == bits(other)
+            && self
+                .feature
+                .iter()
+                .map(bits)
+                .eq(other.feature.iter().map(bits))
     }
 }
 

@@ -1,15 +1,18 @@
 //! Changes of a graph: what a night's changes reach, per hop and per layer.
 //!
-//! [`ChangesSpec`] reads tables of changes, [`Numbers`] numbers their nodes, and [`reach`] finds the
-//! samples that differ and the nodes whose neighbourhoods or rows may differ. It reads the in-edges
-//! of changed nodes and the out-edges of reached ones, not the whole graph. `docs/decisions/versions.md`
-//! says how versions of outputs are made of this.
+//! [`ChangesSpec`] reads tables of changes, [`Numbers`] numbers their nodes, and [`reach`] finds
+//! the samples that differ and the nodes whose neighbourhoods or rows may differ. It reads the
+//! in-edges of changed nodes and the out-edges of reached ones, not the whole graph. An [`Overlay`]
+//! holds all that changes have made of the store; the next changes start from it.
+//!
+//! `docs/decisions/versions.md` says how versions of outputs are made of this.
 
 mod changes;
 mod error;
 mod in_edges;
 mod numbers;
 mod out_edges;
+mod overlay;
 mod reach;
 mod trace;
 mod work;
@@ -19,5 +22,6 @@ pub use error::DeltaError;
 pub use in_edges::{KeptEdge, KeptEdges};
 pub use numbers::{Night, Numbers};
 pub use out_edges::OutEdges;
+pub use overlay::Overlay;
 pub use reach::{ChangedInEdges, Degrees, Reach, ReachPlan, reach};
 pub use work::Work;

@@ -8,12 +8,17 @@ use schemas::{Dangling, EdgeRows, Features, GraphPlan, Ids, NodeIdx, RelationPla
 use store::{Placement, Store};
 
 use crate::DeltaError;
+use crate::Overlay;
 use crate::changes::{Changes, EdgeChanges, NodeChanges};
 
 /// The nodes of a store, and those that changes have added or removed since.
 #[derive(Clone, Debug)]
 pub struct Numbers {
     store: Store,
+    /// The version that is changed.
+    parent: Arc<Overlay>,
+    /// Features of nodes that were added or replaced since the store was built.
+    inputs: BTreeMap<NodeIdx, Features>,
     /// Added nodes, by number minus the number of nodes of the store.
     added: Vec<Added>,
     /// Numbers of added nodes, by type and id.
@@ -74,12 +79,13 @@ pub(crate) struct NewEdge {
 }
 
 impl Numbers {
-    /// Starts with the nodes of a store, which was built from the tables of `graph`.
+    /// Starts with the nodes of a version: those of a store, which was built from the tables of
+    /// `graph`, and those of an overlay.
     ///
     /// # Errors
     ///
     /// If changes cannot be applied to such a graph or store.
-    pub fn of(store: &Store, graph: &GraphPlan) -> Result<Self, DeltaError> {
+    pub fn of(store: &Store, graph: &GraphPlan, parent: Overlay) -> Result<Self, DeltaError> {
         check(store, graph)?;
         let reverse = |of: &RelationPlan| {
             let mut relations = graph.relations.iter();
@@ -88,18 +94,62 @@ impl Numbers {
             };
             relations.position(is_reverse)
         };
-        Ok(Self {
+        let mut numbers = Self {
             store: store.clone(),
+            inputs: parent.inputs.clone(),
             added: Vec::new(),
             by_id: BTreeMap::new(),
-            removed: BTreeSet::new(),
+            removed: parent.removed.clone(),
             reverses: graph.relations.iter().map(reverse).collect(),
-        })
+            parent: Arc::new(parent),
+        };
+        for (type_idx, id) in &Arc::clone(&numbers.parent).added {
+            numbers.add(*type_idx, id, 0);
+        }
+        numbers.sort_added();
+        Ok(numbers)
     }
 
     /// Returns the store.
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// Returns the version that is changed.
+    pub(crate) fn parent(&self) -> &Overlay {
+        &self.parent
+    }
+
+    /// Returns the nodes after the changes; in-edges are those of the parent.
+    pub(crate) fn overlay(&self) -> Overlay {
+        let added = self
+            .added
+            .iter()
+            .map(|added| (added.type_idx, added.id.clone()));
+        Overlay {
+            added: added.collect(),
+            removed: self.removed.clone(),
+            inputs: self.inputs.clone(),
+            ..self.parent.as_ref().clone()
+        }
+    }
+
+    /// Returns a node's in-degree in the parent.
+    pub(crate) fn in_degree(&self, relation: usize, node: NodeIdx) -> u64 {
+        let changed = self.parent.kept.get(&(relation, node));
+        changed.map_or_else(
+            || self.stored_in_degree(relation, node),
+            |kept| kept.in_degree,
+        )
+    }
+
+    /// Returns a node's in-degree in the store.
+    pub(crate) fn stored_in_degree(&self, relation: usize, node: NodeIdx) -> u64 {
+        if !self.is_stored(node) {
+            return 0;
+        }
+        let (owner, local) = self.placement().owner_and_local(node);
+        u64::from(self.store.partition(owner).in_degree(relation, local))
     }
 
     fn placement(&self) -> &Placement {
@@ -273,7 +323,10 @@ impl Numbers {
         for (at, &row) in upserts.rows.iter().enumerate() {
             let found = self.find(type_idx, &upserts.ids, at);
             let node = found.unwrap_or_else(|| self.add(type_idx, &upserts.ids, at));
-            let change = match self.has_features(node, (&changes.features, at)) {
+            let mut features = Features::empty(changes.features.meta());
+            let place = u32::try_from(at).expect("rows are fewer than nodes");
+            features.push_from(&changes.features, place);
+            let change = match self.has_features(node, &features) {
                 true => NodeChange::Same,
                 false => NodeChange::Input,
             };
@@ -281,30 +334,31 @@ impl Numbers {
                 return Err(twice(row, &upserts.ids, at));
             }
             self.removed.remove(&node);
+            self.inputs.insert(node, features);
         }
         for (&node, change) in nodes.iter() {
             if matches!(change, NodeChange::Removed(..)) {
                 self.removed.insert(node);
+                self.inputs.remove(&node);
             }
         }
         Ok(())
     }
 
-    /// Tells whether the store has the node, and its features there have the bits of row `at`.
-    fn has_features(&self, node: NodeIdx, (features, at): (&Features, usize)) -> bool {
-        if !self.is_stored(node) {
-            return false;
+    /// Tells whether the parent has the node, and its features there have the same bits.
+    fn has_features(&self, node: NodeIdx, new: &Features) -> bool {
+        let mut own = Features::empty(new.meta());
+        match self.parent.inputs.get(&node) {
+            _ if self.parent.removed.contains(&node) => return false,
+            Some(features) => own.extend(features),
+            None if !self.is_stored(node) => return false,
+            None => {
+                let (owner, local) = self.placement().owner_and_local(node);
+                self.store.partition(owner).features_into(local, &mut own);
+            }
         }
-        let (owner, local) = self.placement().owner_and_local(node);
-        let [mut own, mut new] = [0, 1].map(|_| Features::empty(features.meta()));
-        let partition = self.store.partition(owner);
-        partition.features_into(local, &mut own);
-        new.push_from(
-            features,
-            u32::try_from(at).expect("rows are fewer than nodes"),
-        );
         let bits = |of: &[f32]| of.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-        match (&own, &new) {
+        match (&own, new) {
             (Features::Dense { values: own, .. }, Features::Dense { values: new, .. }) => {
                 bits(own) == bits(new)
             }

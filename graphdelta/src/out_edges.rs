@@ -29,7 +29,8 @@ struct Meta {
 
 /// An out-edge: destination, relation and rank among the destination's in-edges in 64 bits.
 ///
-/// Ranks from 2^16 - 1 on are one. A larger limit includes them all, so it reaches too much at worst.
+/// Ranks from 2^16 - 1 on are one. A larger limit includes all of them, so it reaches too much at
+/// worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OutEdge(pub(crate) u64);
 

@@ -20,11 +20,11 @@ use timely::dataflow::channels::pact::{Exchange, Pipeline};
 use timely::dataflow::operators::Exchange as _;
 use timely::dataflow::operators::probe::Handle;
 
-use crate::DeltaError;
 use crate::in_edges::{Draws, Edits, KeptEdges};
 use crate::numbers::{EdgeChange, EdgeKey, Night, NodeChange, Numbers};
 use crate::out_edges::{OutEdge, OutEdges};
 use crate::trace::{StoreTrace, Time, arrange};
+use crate::{DeltaError, Overlay};
 
 /// Which in-degrees a model reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct ReachPlan {
     pub degrees: Degrees,
 }
 
-/// In-edges of a node that differ from the store's in their first ones or their number.
+/// In-edges of a node that differ from the parent's in their first ones or their number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangedInEdges {
     /// Position of the relation.
@@ -89,9 +89,24 @@ struct Edited<'a> {
     numbers: &'a Numbers,
     out: &'a OutEdges,
     edits: BTreeMap<(usize, NodeIdx), Edits>,
-    /// In-edges in the store, and after the nights so far.
-    kept: BTreeMap<(usize, NodeIdx), (KeptEdges, KeptEdges)>,
+    kept: BTreeMap<(usize, NodeIdx), Stages>,
     inputs: BTreeMap<NodeIdx, isize>,
+}
+
+/// The first in-edges of a node: in the store, in the parent, and after the nights so far.
+struct Stages {
+    stored: KeptEdges,
+    parent: KeptEdges,
+    now: KeptEdges,
+}
+
+/// What the changes make of one worker's nodes.
+#[derive(Default)]
+struct OwnReach {
+    reach: Reach,
+    edits: BTreeMap<(usize, NodeIdx), Edits>,
+    /// In-edges after the changes, and whether they differ from those in the store.
+    kept: Vec<((usize, NodeIdx), KeptEdges, bool)>,
 }
 
 /// Changes of the collections of the dataflow in one night.
@@ -118,18 +133,9 @@ impl ReachPlan {
     }
 }
 
-/// Returns the in-degree of a node in the store.
-pub(crate) fn stored_in_degree(numbers: &Numbers, relation: usize, node: NodeIdx) -> u64 {
-    if !numbers.is_stored(node) {
-        return 0;
-    }
-    let store = numbers.store();
-    let (owner, local) = store.placement().owner_and_local(node);
-    u64::from(store.partition(owner).in_degree(relation, local))
-}
-
-/// Finds what the changes of some nights reach. `numbers` has applied all of them, and `out` holds
-/// the store's first in-edges, as many as the plan reads.
+/// Finds what the changes of some nights reach in their parent, and the overlay after them.
+/// `numbers` has applied all of them, and `out` holds the store's first in-edges, as many as the
+/// plan reads.
 ///
 /// # Errors
 ///
@@ -143,7 +149,7 @@ pub fn reach(
     nights: Vec<Night>,
     out: &OutEdges,
     plan: &ReachPlan,
-) -> Result<Reach, DeltaError> {
+) -> Result<(Reach, Overlay), DeltaError> {
     let enough = plan.keep();
     let mut both = enough.iter().zip(&out.keep);
     assert!(
@@ -155,12 +161,21 @@ pub fn reach(
     let parts = run_workers(numbers.store().cluster(), move |peer| {
         reach_own(peer, &shared, &nights, &edges, &plan)
     })?;
-    let mut all = Reach::default();
-    for part in parts {
+    let (mut all, mut overlay) = (Reach::default(), numbers.overlay());
+    for own in parts {
+        let part = own.reach;
+        overlay.edits.extend(own.edits);
+        for (key, kept, differs) in own.kept {
+            match differs {
+                true => overlay.kept.insert(key, kept),
+                false => overlay.kept.remove(&key),
+            };
+        }
         all.in_edges.extend(part.in_edges);
-        for (own, more) in [(&mut all.hops, part.hops), (&mut all.layers, part.layers)] {
-            own.resize(more.len(), Vec::new());
-            own.iter_mut()
+        for (steps, more) in [(&mut all.hops, part.hops), (&mut all.layers, part.layers)] {
+            steps.resize(more.len(), Vec::new());
+            steps
+                .iter_mut()
                 .zip(more)
                 .for_each(|(nodes, more)| nodes.extend(more));
         }
@@ -170,7 +185,7 @@ pub fn reach(
         nodes.retain(|&node| !numbers.is_removed(node));
         nodes.sort_unstable();
     }
-    Ok(all)
+    Ok((all, overlay))
 }
 
 /// [`reach`] of the nodes of one worker.
@@ -180,7 +195,7 @@ fn reach_own(
     nights: &[Night],
     out: &OutEdges,
     plan: &ReachPlan,
-) -> Result<Reach, DeltaError> {
+) -> Result<OwnReach, DeltaError> {
     let mut edited = Edited {
         numbers,
         out,
@@ -188,53 +203,107 @@ fn reach_own(
         kept: BTreeMap::new(),
         inputs: BTreeMap::new(),
     };
-    let mut updates = Vec::new();
+    let of_parent = edited.of_parent(peer.index());
     let mut out_degrees = BTreeMap::new();
+    exchange_degrees(peer, numbers, &of_parent, &mut out_degrees)?;
+    let mut updates = vec![of_parent];
     for night in nights {
         let applied = edited.apply(night, peer.index());
         let applied = peer.agree(applied)?;
-        let moved = exchange_degrees(peer, numbers, &applied.out_degrees)?;
-        for (node, more) in moved {
-            *out_degrees.entry(node).or_insert(0) += more;
-        }
+        exchange_degrees(peer, numbers, &applied, &mut out_degrees)?;
         let checked = edited.check_removed(night, peer.index(), &out_degrees);
         peer.agree(checked)?;
         updates.push(applied);
     }
-    let mut reached = run_dataflow(peer, numbers, updates, out, plan);
-    let in_edges = edited.kept.into_iter();
-    let in_edges = in_edges.filter_map(|((relation, dst), (stored, kept))| {
-        let first = stored.first_difference(&kept);
-        let differs = first.is_some() || stored.in_degree != kept.in_degree;
-        differs.then_some(ChangedInEdges {
-            relation,
-            dst,
-            first,
-            kept,
-        })
-    });
-    reached.in_edges = in_edges.collect();
-    Ok(reached)
+    let mut own = OwnReach {
+        reach: run_dataflow(peer, numbers, updates, out, plan),
+        edits: edited.edits,
+        kept: Vec::new(),
+    };
+    for ((relation, dst), stages) in edited.kept {
+        let differs = |old: &KeptEdges| {
+            let first = old.first_difference(&stages.now);
+            (
+                first,
+                first.is_some() || old.in_degree != stages.now.in_degree,
+            )
+        };
+        let ((first, is_changed), (_, differs)) =
+            (differs(&stages.parent), differs(&stages.stored));
+        if is_changed {
+            let kept = stages.now.clone();
+            let changed = ChangedInEdges {
+                relation,
+                dst,
+                first,
+                kept,
+            };
+            own.reach.in_edges.push(changed);
+        }
+        own.kept.push(((relation, dst), stages.now, differs));
+    }
+    Ok(own)
 }
 
-/// Sends changes of out-degrees to the owners of the nodes.
+/// Sends changes of out-degrees to the owners of the nodes, and adds up those of own nodes.
 fn exchange_degrees(
     peer: &mut Peer<'_>,
     numbers: &Numbers,
-    changes: &BTreeMap<NodeIdx, i64>,
-) -> Result<Vec<(NodeIdx, i64)>, DeltaError> {
+    updates: &Updates,
+    sums: &mut BTreeMap<NodeIdx, i64>,
+) -> Result<(), DeltaError> {
     let mut outgoing = vec![Vec::new(); peer.peers()];
-    for (&node, &more) in changes {
+    for (&node, &more) in &updates.out_degrees {
         outgoing[numbers.owner(node)].push((node, more));
     }
     let received = peer.shuffle(outgoing.into_iter().enumerate().map(Ok::<_, DeltaError>))?;
-    Ok(received
-        .into_iter()
-        .flat_map(|(_, theirs)| theirs)
-        .collect())
+    for (node, more) in received.into_iter().flat_map(|(_, theirs)| theirs) {
+        *sums.entry(node).or_insert(0) += more;
+    }
+    Ok(())
+}
+
+fn signed(num: usize) -> i64 {
+    i64::try_from(num).expect("edges of two nodes are few")
+}
+
+impl Updates {
+    /// Replaces the out-edges of one list of in-edges by those of another.
+    fn change_out_edges(
+        &mut self,
+        (relation, dst): (usize, NodeIdx),
+        (before, after): (&KeptEdges, &KeptEdges),
+    ) {
+        let first = before.first_difference(after).unwrap_or(usize::MAX);
+        for (kept, diff) in [(before, -1), (after, 1)] {
+            for (rank, edge) in kept.edges.iter().enumerate().skip(first) {
+                let out_edge = OutEdge::new(dst, relation, rank);
+                self.out_edges.push(((edge.src.raw(), out_edge), diff));
+            }
+        }
+    }
 }
 
 impl Edited<'_> {
+    /// Returns what the parent has made of this worker's nodes.
+    fn of_parent(&self, worker: usize) -> Updates {
+        let (parent, mut updates) = (self.numbers.parent(), Updates::default());
+        let draws = |relation| Draws::new(self.numbers, relation, self.out.keep[relation]);
+        let is_own = |dst: NodeIdx| self.numbers.owner(dst) == worker;
+        for (&(relation, dst), edits) in parent.edits.iter().filter(|(key, _)| is_own(key.1)) {
+            for (&src, edges) in edits {
+                let stored = draws(relation).num_stored(dst, src);
+                let more = signed(edges.len()) - signed(stored);
+                *updates.out_degrees.entry(src).or_insert(0) += more;
+            }
+        }
+        for (&(relation, dst), kept) in parent.kept.iter().filter(|(key, _)| is_own(key.1)) {
+            let stored = draws(relation).kept(dst);
+            updates.change_out_edges((relation, dst), (&stored, kept));
+        }
+        updates
+    }
+
     /// Applies the changes of a night to this worker's nodes.
     fn apply(&mut self, night: &Night, worker: usize) -> Result<Updates, DeltaError> {
         let mut updates = Updates::default();
@@ -274,10 +343,21 @@ impl Edited<'_> {
     ) -> Result<(), DeltaError> {
         let (relation, dst, _) = *changes[0].0;
         let mut draws = Draws::new(self.numbers, relation, self.out.keep[relation]);
-        let edits = self.edits.entry((relation, dst)).or_default();
-        let (stored, before) = self.kept.entry((relation, dst)).or_insert_with(|| {
+        let parent = self.numbers.parent();
+        let edits = self.edits.entry((relation, dst));
+        let edits = edits.or_insert_with(|| {
+            let of_parent = parent.edits.get(&(relation, dst));
+            of_parent.cloned().unwrap_or_default()
+        });
+        let stages = self.kept.entry((relation, dst)).or_insert_with(|| {
             let stored = draws.kept(dst);
-            (stored.clone(), stored)
+            let parent = parent.kept.get(&(relation, dst)).unwrap_or(&stored);
+            let [parent, now] = [0, 1].map(|_| parent.clone());
+            Stages {
+                stored,
+                parent,
+                now,
+            }
         });
         for &(&(_, _, src), change) in changes {
             let known = edits.get(&src).map(Vec::len);
@@ -288,32 +368,23 @@ impl Edited<'_> {
                 return Err(night.edge_error(change, problem));
             }
             edits.insert(src, change.edges.clone());
-            let signed = |num: usize| i64::try_from(num).expect("edges of two nodes are few");
             let more = signed(change.edges.len()) - signed(count);
             *updates.out_degrees.entry(src).or_insert(0) += more;
         }
-        let after = draws.edited(dst, stored, edits);
+        let after = draws.edited(dst, &stages.stored, edits);
         let seeds = |kept: &KeptEdges| {
-            let first = stored.first_difference(kept);
+            let first = stages.parent.first_difference(kept);
             let sample = first.map(|first| Seed::Sample { relation, first });
-            let degree = (kept.in_degree != stored.in_degree).then_some(Seed::Degree);
-            sample.into_iter().chain(degree)
+            let has_degree = kept.in_degree == stages.parent.in_degree;
+            let degree = (!has_degree).then_some(Seed::Degree);
+            let seeds = sample.into_iter().chain(degree);
+            seeds.map(|seed| (dst.raw(), seed))
         };
-        let of_dst = |seed| (dst.raw(), seed);
-        updates
-            .seeds
-            .extend(seeds(before).map(|seed| (of_dst(seed), -1)));
-        updates
-            .seeds
-            .extend(seeds(&after).map(|seed| (of_dst(seed), 1)));
-        let first = before.first_difference(&after).unwrap_or(usize::MAX);
-        for (kept, diff) in [(&*before, -1), (&after, 1)] {
-            for (rank, edge) in kept.edges.iter().enumerate().skip(first) {
-                let out_edge = OutEdge::new(dst, relation, rank);
-                updates.out_edges.push(((edge.src.raw(), out_edge), diff));
-            }
-        }
-        *before = after;
+        let removed = seeds(&stages.now).map(|seed| (seed, -1));
+        updates.seeds.extend(removed);
+        updates.seeds.extend(seeds(&after).map(|seed| (seed, 1)));
+        updates.change_out_edges((relation, dst), (&stages.now, &after));
+        stages.now = after;
         Ok(())
     }
 
@@ -338,8 +409,8 @@ impl Edited<'_> {
                 .filter(|(_, of)| of.to == type_idx);
             let num_in: u64 = leading
                 .map(|(relation, _)| match self.kept.get(&(relation, node)) {
-                    Some((_, kept)) => kept.in_degree,
-                    None => stored_in_degree(self.numbers, relation, node),
+                    Some(stages) => stages.now.in_degree,
+                    None => self.numbers.in_degree(relation, node),
                 })
                 .sum();
             let slot = self.numbers.slot(node) as usize;
@@ -475,8 +546,8 @@ fn run_dataflow(
         });
         (seeds_input, changed_input, counts)
     });
-    // The store is there at time 0, and the first night is 1.
-    for (time, night) in (1..).zip(updates) {
+    // The store and the parent are there at time 0, and the first night is 1.
+    for (time, night) in (0..).zip(updates) {
         advance(&mut seeds, time);
         advance(&mut changed, time);
         for (seed, diff) in night.seeds {

@@ -1,7 +1,7 @@
 //! The mapped out-edges as a trace of differential dataflow: keys are positions of sources.
 //!
-//! All edges have the time 0, so a join with the trace reads the edges of the keys that it meets and
-//! nothing else.
+//! All edges have the time 0, so a join with the trace reads the edges of the keys that it meets
+//! and nothing else.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The work that computing reached rows takes, beside that of all rows.
 
 use crate::numbers::Numbers;
-use crate::reach::{Reach, ReachPlan, stored_in_degree};
+use crate::reach::{Reach, ReachPlan};
 use schemas::NodeIdx;
 
 /// Work of one layer.
@@ -38,10 +38,15 @@ impl Reach {
                 });
                 of_partitions.sum::<u64>()
             });
-            let before: u64 = stored.sum();
+            let of_parent = numbers.parent().kept.iter();
+            let before = of_parent.fold(stored.sum::<u64>(), |sum, (&(relation, dst), kept)| {
+                let limit = limits[relation] as u64;
+                let old = numbers.stored_in_degree(relation, dst);
+                sum - old.min(limit) + kept.in_degree.min(limit)
+            });
             self.in_edges.iter().fold(before, |sum, of| {
                 let limit = limits[of.relation] as u64;
-                let old = stored_in_degree(numbers, of.relation, of.dst);
+                let old = numbers.in_degree(of.relation, of.dst);
                 sum - old.min(limit) + of.kept.in_degree.min(limit)
             })
         };
@@ -59,7 +64,7 @@ impl Reach {
             let key = |of: &crate::ChangedInEdges| (of.relation, of.dst);
             match self.in_edges.binary_search_by_key(&(relation, node), key) {
                 Ok(at) => self.in_edges[at].kept.in_degree,
-                Err(_) => stored_in_degree(numbers, relation, node),
+                Err(_) => numbers.in_degree(relation, node),
             }
         };
         let of_node = |&node: &NodeIdx| -> u64 {

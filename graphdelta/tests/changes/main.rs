@@ -1,4 +1,5 @@
-//! Changes of random graphs: what they reach, compared with slow twins; and changes that are refused.
+//! Changes of random graphs: what they reach, compared with slow twins; and changes that are
+//! refused.
 #![cfg(test)]
 
 mod case;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
-use graphdelta::{ChangesSpec, Degrees, DeltaError, Numbers, OutEdges, ReachPlan, reach};
+use graphdelta::{ChangesSpec, Degrees, DeltaError, Numbers, OutEdges, Overlay, ReachPlan, reach};
 use schemas::{ErrorKind, Sampling, TablePath, error_chain};
 
 use crate::case::{Edge, Shape, Snapshot, build, write};
@@ -49,7 +49,7 @@ fn apply(dir: &Path, nodes: Nodes<'_>, edges: Edges<'_>) -> Result<(), DeltaErro
     };
     let keep = vec![2];
     let store = build(&graph, &dir.join("store"), (Sampling::Uniform, &keep), 2);
-    let mut all = Numbers::of(&store, &graph)?;
+    let mut all = Numbers::of(&store, &graph, Overlay::default())?;
     let night = all.apply(spec.read(dir, &graph, Sampling::Uniform)?)?;
     let out = OutEdges::open_or_write(&store, &keep, &dir.join("out"))?;
     let plan = ReachPlan {
@@ -205,8 +205,8 @@ fn tables_with_other_columns_are_refused() {
             ("weight", one()),
             ("op", op()),
         ],
-        "edges table: column `src` has strings, but column `id` of `input.nodes` has integers; both must \
-         be integers or both strings",
+        "edges table: column `src` has strings, but column `id` of `input.nodes` has integers; both \
+         must be integers or both strings",
     );
 }
 

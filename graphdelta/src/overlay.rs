@@ -1,0 +1,389 @@
+//! What changes have made of a store so far: the part of a version that the store does not hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, Float32Array, RecordBatch, StringArray};
+use arrow::array::{UInt32Array, UInt64Array};
+use arrow::datatypes::{Float32Type, UInt32Type, UInt64Type};
+use schemas::xxh::file_checksum;
+use schemas::{FeatureMeta, Features, FileEntry, Ids, NodeIdx};
+use serde::{Deserialize, Serialize};
+use store::arrow_file::{self, append, bounds, map_batches};
+use store::{Store, StoreCause, StoreError};
+
+use crate::DeltaError;
+use crate::in_edges::{Edits, KeptEdge, KeptEdges};
+use crate::numbers::NewEdge;
+
+const META: &str = "overlay.json";
+
+/// Rows of a record batch.
+const ROWS: usize = 1 << 13;
+
+/// Nodes and in-edges that differ from those of a store, after all changes of a version and its
+/// parents. The default is the store itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overlay {
+    /// Type and id of added nodes, removed or not; their numbers follow those of the store.
+    pub(crate) added: Vec<(usize, Ids)>,
+    pub(crate) removed: BTreeSet<NodeIdx>,
+    /// Features of nodes that were added or replaced, one row each.
+    pub(crate) inputs: BTreeMap<NodeIdx, Features>,
+    /// By relation and destination.
+    pub(crate) edits: BTreeMap<(usize, NodeIdx), Edits>,
+    /// First in-edges that differ from the store's, or whose number does.
+    pub(crate) kept: BTreeMap<(usize, NodeIdx), KeptEdges>,
+}
+
+/// Description of the files, written last.
+#[derive(Debug, Serialize, Deserialize)]
+struct Meta {
+    /// Fingerprint of the store.
+    store: String,
+    /// In-edges of a node and relation that [`Overlay::kept`] has at most.
+    keep: Vec<usize>,
+    files: Vec<FileEntry>,
+}
+
+/// A column of lists, being filled.
+struct Lists<T> {
+    offset: Vec<u64>,
+    values: Vec<T>,
+}
+
+impl<T> Lists<T> {
+    fn of<L: IntoIterator<Item = T>>(lists: impl Iterator<Item = L>) -> Self {
+        let (mut offset, mut values) = (vec![0], Vec::new());
+        for list in lists {
+            values.extend(list);
+            offset.push(values.len() as u64);
+        }
+        Self { offset, values }
+    }
+}
+
+impl Lists<f32> {
+    fn column(self) -> ArrayRef {
+        arrow_file::list(&self.offset, Arc::new(Float32Array::from(self.values)))
+    }
+}
+
+impl Lists<u32> {
+    fn column(self) -> ArrayRef {
+        arrow_file::list(&self.offset, Arc::new(UInt32Array::from(self.values)))
+    }
+}
+
+fn numbers(of: impl Iterator<Item = u32>) -> ArrayRef {
+    Arc::new(UInt32Array::from_iter_values(of))
+}
+
+fn narrow(at: usize) -> u32 {
+    u32::try_from(at).expect("relations, types and rows are fewer than nodes")
+}
+
+/// Names and record batches of the files.
+type Tables = [(&'static str, Vec<RecordBatch>); 5];
+
+impl Overlay {
+    /// Writes the overlay to a new directory. `keep`: how many in-edges its lists have at most.
+    ///
+    /// # Errors
+    ///
+    /// If the files cannot be written.
+    pub fn write(&self, store: &Store, keep: &[usize], dir: &Path) -> Result<(), DeltaError> {
+        let failed = |source: StoreCause| StoreError::File {
+            verb: "write",
+            path: dir.to_owned(),
+            source,
+        };
+        std::fs::create_dir_all(dir).map_err(|e| failed(e.into()))?;
+        let mut files = Vec::new();
+        for (name, batches) in self.tables() {
+            let (mut file, path) = (None, dir.join(name));
+            for batch in &batches {
+                append(&mut file, &path, batch)?;
+            }
+            files.push(file.expect("a batch was written").finish()?);
+        }
+        let meta = Meta {
+            store: store.meta().fingerprint.clone(),
+            keep: keep.to_vec(),
+            files,
+        };
+        let finish = || -> Result<(), StoreCause> {
+            let temporary = dir.join("overlay.json.tmp");
+            std::fs::write(&temporary, serde_json::to_vec_pretty(&meta)?)?;
+            Ok(std::fs::rename(temporary, dir.join(META))?)
+        };
+        Ok(finish().map_err(failed)?)
+    }
+
+    fn tables(&self) -> Tables {
+        let added: Vec<&(usize, Ids)> = self.added.iter().collect();
+        let removed: Vec<NodeIdx> = self.removed.iter().copied().collect();
+        let inputs: Vec<_> = self.inputs.iter().collect();
+        let edits = self.edits.iter().flat_map(|(&(relation, dst), edits)| {
+            let of_dst = edits.iter();
+            of_dst.map(move |(&src, edges)| (relation, dst, src, edges))
+        });
+        let edits: Vec<_> = edits.collect();
+        let kept: Vec<_> = self.kept.iter().collect();
+        [
+            ("added.arrow", in_batches(&added, added_batch)),
+            (
+                "removed.arrow",
+                in_batches(&removed, |of| {
+                    arrow_file::batch(vec![("node", numbers(of.iter().map(|node| node.raw())))])
+                }),
+            ),
+            ("inputs.arrow", in_batches(&inputs, inputs_batch)),
+            ("edits.arrow", in_batches(&edits, edits_batch)),
+            ("kept.arrow", in_batches(&kept, kept_batch)),
+        ]
+    }
+
+    /// Reads an overlay of a store.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, was changed, or belongs to another store or to fewer in-edges.
+    pub fn read(store: &Store, keep: &[usize], dir: &Path) -> Result<Self, DeltaError> {
+        let damaged = |what: String| StoreError::File {
+            verb: "read",
+            path: dir.to_owned(),
+            source: StoreCause::Damaged(what),
+        };
+        let text = schemas::storage::read(&dir.join(META))?;
+        let text = text.ok_or_else(|| damaged(format!("{META} is missing")))?;
+        let meta: Meta = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+        if meta.store != store.meta().fingerprint || meta.keep != keep {
+            return Err(DeltaError::OtherBase {
+                path: dir.to_owned(),
+            });
+        }
+        for expected in &meta.files {
+            if file_checksum(&dir.join(&expected.path))? != expected.checksum {
+                let what = format!("{} was changed since it was written", expected.path);
+                return Err(damaged(what).into());
+            }
+        }
+        let mut overlay = Self::default();
+        let types = &store.meta().graph.types;
+        let mut read =
+            |name: &str, take: &mut dyn FnMut(&mut Self, Columns<'_>, usize) -> Option<()>| {
+                for batch in map_batches(&dir.join(name))? {
+                    for row in 0..batch.num_rows() {
+                        let taken = take(&mut overlay, Columns(&batch), row);
+                        taken.ok_or_else(|| damaged("a column is missing".to_owned()))?;
+                    }
+                }
+                Ok::<_, StoreError>(())
+            };
+        read("added.arrow", &mut |all, columns, row| {
+            let type_idx = columns.number("type", row)? as usize;
+            let id_type = types.get(type_idx)?.id_type;
+            let mut id = Ids::new(id_type);
+            match id_type.is_integer() {
+                true => id = Ids::from_keys(id_type, vec![columns.wide("key", row)?]),
+                false => id.push_str(columns.text("text", row)?),
+            }
+            all.added.push((type_idx, id));
+            Some(())
+        })?;
+        read("removed.arrow", &mut |all, columns, row| {
+            let node = columns.number("node", row)?;
+            all.removed.insert(NodeIdx::from_raw(node));
+            Some(())
+        })?;
+        let num_stored = store.placement().num_nodes();
+        read("inputs.arrow", &mut |all, columns, row| {
+            let node = NodeIdx::from_raw(columns.number("node", row)?);
+            let type_idx = match node.index().checked_sub(num_stored) {
+                Some(at) => all.added.get(at)?.0,
+                None => store.placement().type_of(node),
+            };
+            let features = columns.features(types[type_idx].features, row)?;
+            all.inputs.insert(node, features);
+            Some(())
+        })?;
+        read("edits.arrow", &mut |all, columns, row| {
+            let (key, src, edges) = columns.edit(row)?;
+            all.edits.entry(key).or_default().insert(src, edges);
+            Some(())
+        })?;
+        read("kept.arrow", &mut |all, columns, row| {
+            let (key, kept) = columns.kept(row)?;
+            all.kept.insert(key, kept);
+            Some(())
+        })?;
+        Ok(overlay)
+    }
+}
+
+fn in_batches<T>(rows: &[T], batch: impl Fn(&[T]) -> RecordBatch) -> Vec<RecordBatch> {
+    match rows {
+        [] => vec![batch(&[])],
+        rows => rows.chunks(ROWS).map(batch).collect(),
+    }
+}
+
+fn added_batch(of: &[&(usize, Ids)]) -> RecordBatch {
+    let keys = of.iter().map(|(_, id)| id.as_int(0).unwrap_or(0));
+    let texts = of.iter().map(|(_, id)| id.as_str(0).unwrap_or_default());
+    arrow_file::batch(vec![
+        (
+            "type",
+            numbers(of.iter().map(|(type_idx, _)| narrow(*type_idx))),
+        ),
+        ("key", Arc::new(UInt64Array::from_iter_values(keys))),
+        ("text", Arc::new(StringArray::from_iter_values(texts))),
+    ])
+}
+
+fn inputs_batch(of: &[(&NodeIdx, &Features)]) -> RecordBatch {
+    let (mut indices, mut values) = (Vec::new(), Vec::new());
+    for (_, features) in of {
+        let (index, of_row): (&[u32], &[f32]) = match features {
+            Features::None => (&[], &[]),
+            Features::Dense { values: dense, .. } => (&[], dense),
+            Features::Sparse { index, value, .. } => (index, value),
+        };
+        indices.push(index.to_vec());
+        values.push(of_row.to_vec());
+    }
+    arrow_file::batch(vec![
+        ("node", numbers(of.iter().map(|(node, _)| node.raw()))),
+        ("index", Lists::of(indices.into_iter()).column()),
+        ("value", Lists::of(values.into_iter()).column()),
+    ])
+}
+
+fn edits_batch(of: &[(usize, NodeIdx, NodeIdx, &Vec<NewEdge>)]) -> RecordBatch {
+    let weights = of.iter().map(|row| row.3.iter().map(|edge| edge.weight));
+    let features = of
+        .iter()
+        .map(|row| row.3.iter().flat_map(|edge| edge.feature.clone()));
+    arrow_file::batch(vec![
+        ("relation", numbers(of.iter().map(|row| narrow(row.0)))),
+        ("dst", numbers(of.iter().map(|row| row.1.raw()))),
+        ("src", numbers(of.iter().map(|row| row.2.raw()))),
+        ("weight", Lists::of(weights).column()),
+        ("feature", Lists::of(features).column()),
+    ])
+}
+
+fn kept_batch(of: &[(&(usize, NodeIdx), &KeptEdges)]) -> RecordBatch {
+    let src = of
+        .iter()
+        .map(|(_, kept)| kept.edges.iter().map(|edge| edge.src.raw()));
+    let weights = of
+        .iter()
+        .map(|(_, kept)| kept.edges.iter().map(|edge| edge.weight));
+    let features = of.iter();
+    let features = features.map(|(_, kept)| kept.edges.iter().flat_map(|e| e.feature.clone()));
+    let in_degrees = of.iter().map(|(_, kept)| kept.in_degree);
+    arrow_file::batch(vec![
+        ("relation", numbers(of.iter().map(|(key, _)| narrow(key.0)))),
+        ("dst", numbers(of.iter().map(|(key, _)| key.1.raw()))),
+        (
+            "in_degree",
+            Arc::new(UInt64Array::from_iter_values(in_degrees)),
+        ),
+        ("src", Lists::of(src).column()),
+        ("weight", Lists::of(weights).column()),
+        ("feature", Lists::of(features).column()),
+    ])
+}
+
+/// The columns of a record batch, by row; none where a column is missing.
+struct Columns<'a>(&'a RecordBatch);
+
+impl<'a> Columns<'a> {
+    fn number(&self, name: &str, row: usize) -> Option<u32> {
+        let column = self
+            .0
+            .column_by_name(name)?
+            .as_primitive_opt::<UInt32Type>()?;
+        Some(column.value(row))
+    }
+
+    fn wide(&self, name: &str, row: usize) -> Option<u64> {
+        let column = self
+            .0
+            .column_by_name(name)?
+            .as_primitive_opt::<UInt64Type>()?;
+        Some(column.value(row))
+    }
+
+    fn text(&self, name: &str, row: usize) -> Option<&'a str> {
+        Some(
+            self.0
+                .column_by_name(name)?
+                .as_string_opt::<i32>()?
+                .value(row),
+        )
+    }
+
+    fn floats(&self, name: &str, row: usize) -> Option<&'a [f32]> {
+        let lists = self.0.column_by_name(name)?.as_list_opt::<i64>()?;
+        let values = lists.values().as_primitive_opt::<Float32Type>()?;
+        values.values().get(bounds(lists.offsets(), row))
+    }
+
+    fn list(&self, name: &str, row: usize) -> Option<&'a [u32]> {
+        let lists = self.0.column_by_name(name)?.as_list_opt::<i64>()?;
+        let values = lists.values().as_primitive_opt::<UInt32Type>()?;
+        values.values().get(bounds(lists.offsets(), row))
+    }
+
+    fn key(&self, row: usize) -> Option<(usize, NodeIdx)> {
+        let relation = self.number("relation", row)? as usize;
+        Some((relation, NodeIdx::from_raw(self.number("dst", row)?)))
+    }
+
+    /// Returns the features of some edges with their weights.
+    fn edges(&self, row: usize) -> Option<Vec<NewEdge>> {
+        let (weights, features) = (self.floats("weight", row)?, self.floats("feature", row)?);
+        let dim = features.len() / weights.len().max(1);
+        let edges = weights.iter().enumerate().map(|(at, &weight)| NewEdge {
+            weight,
+            feature: features[at * dim..(at + 1) * dim].to_vec(),
+        });
+        Some(edges.collect())
+    }
+
+    fn edit(&self, row: usize) -> Option<((usize, NodeIdx), NodeIdx, Vec<NewEdge>)> {
+        let src = NodeIdx::from_raw(self.number("src", row)?);
+        Some((self.key(row)?, src, self.edges(row)?))
+    }
+
+    fn kept(&self, row: usize) -> Option<((usize, NodeIdx), KeptEdges)> {
+        let sources = NodeIdx::slice(self.list("src", row)?);
+        let edges = sources.iter().zip(self.edges(row)?);
+        let edges = edges
+            .map(|(&src, edge)| KeptEdge::new(src, &edge))
+            .collect();
+        let in_degree = self.wide("in_degree", row)?;
+        Some((self.key(row)?, KeptEdges { edges, in_degree }))
+    }
+
+    fn features(&self, meta: FeatureMeta, row: usize) -> Option<Features> {
+        let (index, values) = (self.list("index", row)?, self.floats("value", row)?);
+        Some(match meta {
+            FeatureMeta::None => Features::None,
+            FeatureMeta::Dense { dim } => Features::Dense {
+                dim,
+                values: values.to_vec(),
+            },
+            FeatureMeta::Sparse { dim } => Features::Sparse {
+                dim,
+                offset: vec![0, index.len() as u64],
+                index: index.to_vec(),
+                value: values.to_vec(),
+            },
+        })
+    }
+}
