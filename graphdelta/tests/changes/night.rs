@@ -50,6 +50,12 @@ impl NightTables {
                     changes.insert(id, Some(draw.below(9) as f32));
                 }
             }
+            // Of the first nodes, one that was removed is added again as it was.
+            let first = (0..20).filter(|id| id % 7 != 3);
+            let mut gone = first.filter(|id| !of_type.contains_key(&(id * 3)));
+            if let Some(id) = gone.next_back() {
+                changes.insert(id * 3, Some(id as f32));
+            }
         }
         for (at, of) in shape.tables.iter().enumerate() {
             let ends = |of_type: usize| -> Vec<i64> {
@@ -57,6 +63,13 @@ impl NightTables {
                 known.copied().collect()
             };
             let (from, to) = (ends(of.from), ends(of.to));
+            // The hub has edges of many sources, so some have the priority of the new node's.
+            let known = &now.nodes[of.from];
+            let added = nodes[of.from].keys().filter(|id| !known.contains_key(id));
+            for &id in added {
+                let weight = 1.0 + draw.below(3) as f32;
+                edges[at].insert(key(of.undirected, id, to[0]), vec![weight]);
+            }
             for _ in 0..draw.below(8) {
                 let old = draw.of(&now.edges[at]);
                 let new = (draw.of(&from), draw.of(&to));
