@@ -15,6 +15,7 @@ mod out_edges;
 mod overlay;
 mod reach;
 mod trace;
+mod walk;
 mod work;
 
 pub use changes::{Changes, ChangesSpec, OP};
