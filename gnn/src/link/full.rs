@@ -196,8 +196,8 @@ impl<F: Float> FullSoftmax<'_, F> {
         // A pair whose dst node is not among all nodes has a logit of its own.
         let positive = |pair: usize| own[pair - first].to_f64() * factor;
         let most = tiles.iter().map(|tile| tile.most[at].to_f64());
-        let most = most.chain(node.pairs.iter().map(|&pair| positive(pair)));
-        let most = most.fold(f64::NEG_INFINITY, f64::max);
+        // Lowest, not infinite, if all dst nodes are left out: the sum is 0 then.
+        let most = most.fold(f64::MIN, f64::max);
         let scales = tiles
             .iter()
             .map(|tile| (tile.most[at].to_f64() - most).exp());
@@ -212,11 +212,18 @@ impl<F: Float> FullSoftmax<'_, F> {
             let (weight, logit) = (self.pairs.weight(pair), positive(pair));
             let place = self.place(self.pairs.dst[pair]);
             let is_apart = place.is_none() || place == node.own;
-            let apart = if is_apart { (logit - most).exp() } else { 0.0 };
-            let total = sum + apart;
+            // The largest logit of the pair, so that its own sum is never 0.
+            let largest = if is_apart { most.max(logit) } else { most };
+            let apart = if is_apart {
+                (logit - largest).exp()
+            } else {
+                0.0
+            };
+            let scale = (most - largest).exp();
+            let total = sum * scale + apart;
             let scaled = weight / self.normalizer;
-            loss_sum += weight * (total.ln() + most - logit);
-            slope += scaled / total;
+            loss_sum += weight * (total.ln() + largest - logit);
+            slope += scaled * scale / total;
             of_own.push(F::from_f64(scaled * factor * (apart / total - 1.0)));
         }
         let mut src = vec![F::ZERO; dim];

@@ -331,6 +331,44 @@ fn the_softmax_over_all_nodes_has_the_same_bits_for_any_number_of_threads() {
     assert_eq!(one, on(3));
 }
 
+/// A pair whose dst node is not among all nodes may be far above the others.
+#[test]
+fn the_softmax_over_all_nodes_bears_a_pair_far_above_the_rest() {
+    let mut rows = numbers(23, 1400 * DIM);
+    let mut pairs = pairs_with_all(|row| row < 1340);
+    // Two pairs of one src node: one far above all nodes, the other among them.
+    (pairs.src[1], pairs.dst[0], pairs.dst[1]) = (pairs.src[0], 1345, 600);
+    let src = pairs.src[0] as usize * DIM;
+    let own: Vec<f64> = rows[src..src + DIM].to_vec();
+    let length: f64 = own.iter().map(|x| x * x).sum();
+    let far = own.iter().map(|x| x * 2000.0 / length);
+    rows.splice(1345 * DIM..1346 * DIM, far);
+    let weights = Weights::new(Decoder::Dot, DIM, &[]);
+    let got = loss_and_slope(weights, &rows, &pairs, 4.0);
+    assert!(got.loss_sum.is_finite(), "{}", got.loss_sum);
+    assert!(got.rows.iter().all(|slope| slope.is_finite()));
+    for pair in [0, 1] {
+        let weight = (0..pairs.len()).map(|at| if at == pair { 1.0 } else { 0.0 });
+        let alone = Pairs {
+            weight: weight.collect(),
+            ..pairs.clone()
+        };
+        let one = loss_and_slope(weights, &rows, &alone, 4.0).loss_sum;
+        let wanted = match pair {
+            0 => 0.0,
+            _ => {
+                let scores = pairs.all[..pairs.all_offset[1] as usize].iter();
+                let scores = scores.filter(|&&row| row != pairs.src[0]);
+                let row = |at: u32| &rows[at as usize * DIM..][..DIM];
+                let score = |at: u32| weights.join(row(pairs.src[0]), row(at)) / 0.5;
+                let sum: f64 = scores.map(|&at| score(at).exp()).sum();
+                sum.ln() - score(600)
+            }
+        };
+        assert!((one - wanted).abs() < 1e-9, "{pair}: {one}, {wanted}");
+    }
+}
+
 /// Scores far from 0, and far apart, stay finite.
 #[test]
 fn the_softmax_over_all_nodes_bears_large_scores() {

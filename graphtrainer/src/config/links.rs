@@ -202,6 +202,13 @@ impl TrainPlan {
         let Some(negatives) = self.result.links.negatives else {
             return Ok(());
         };
+        if negatives.all && !(1..=NEGATIVES_MAX).contains(&per_part) {
+            let allowed = format!(
+                "they are the random negatives of a part, {per_part} \
+                 (`flatten.negatives_per_part`); allowed are 1 to {NEGATIVES_MAX}"
+            );
+            return Err(TrainError::of_key("negatives.all", true, allowed));
+        }
         let is_drawn_once = negatives.by == DrawBy::Uniform && !negatives.all;
         for (key, wanted) in [
             (
