@@ -119,12 +119,8 @@ def gae(args, seed, split, data, hidden, rate):
 
 def loader(args, seed, split, data, hidden, rate):
     """GraphSAGE on batches of PyG's LinkNeighborLoader, with one negative a pair."""
-    import torch_geometric.typing
     from torch_geometric.loader import LinkNeighborLoader
 
-    if args.sampler:
-        torch.ops.load_library(args.sampler)
-        torch_geometric.typing.WITH_TORCH_SPARSE = True
     torch.manual_seed(seed)
     encoder = Encoder(SAGEConv, data.x.shape[1], hidden)
     optimizer = torch.optim.Adam(encoder.parameters(), lr=rate)
@@ -165,6 +161,7 @@ def main():
     parser.add_argument("--sampler", help="a library with torch_sparse's operators, without it")
     parser.add_argument("--only", nargs="*", help="competitors")
     args = parser.parse_args()
+    common.with_sampler(args.sampler)
     args.out = args.out.resolve()
     hiddens = [[int(width) for width in widths.split(",")] for widths in args.hidden]
     torch.set_num_threads(1)

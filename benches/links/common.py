@@ -7,21 +7,148 @@ import subprocess
 import numpy as np
 import pyarrow.compute as compute
 import pyarrow.parquet as parquet
+import torch
 
 SPLITS = ("train", "val", "test")
+CANDIDATES = 100  # drawn nodes that a pair is ranked among
+RANDOM = 32  # random negatives of a train pair
+CHOICE_SEEDS = 3  # seeds that choose the settings of a competitor
 
 
-def pairs_of(parts):
-    """Returns the pairs of each split as [2, n] ids, from the parts that flatten wrote."""
+def pairs_of(parts, types=None):
+    """Returns the pairs of each split as [2, n] ids, from the parts that flatten wrote.
+
+    In a typed graph, `types` are the types of src and dst.
+    """
     found = {name: [] for name in SPLITS}
     for path in sorted(glob.glob(f"{parts}/pairs/*.parquet")):
-        ids = parquet.read_table(path.replace("/pairs/", "/nodes/"), columns=["id"])
-        ids = ids["id"].to_numpy()
+        ids = [
+            parquet.read_table(path.replace("/pairs/", folder), columns=["id"])["id"].to_numpy()
+            for folder in ([f"/nodes/{name}/" for name in types] if types else ["/nodes/"] * 2)
+        ]
         table = parquet.read_table(path)
         for name in SPLITS:
             rows = table.filter(compute.equal(table["split"], name))
-            found[name].append(np.stack([ids[rows["src"].to_numpy()], ids[rows["dst"].to_numpy()]]))
+            ends = [rows[end].to_numpy() for end in ("src", "dst")]
+            found[name].append(np.stack([of[end] for of, end in zip(ids, ends)]))
     return {name: np.concatenate(pairs, axis=1) for name, pairs in found.items()}
+
+
+def without_pairs(edges, split, num_dst):
+    """Returns the edges that are neither pairs nor reverses of pairs, of one type."""
+    pairs = np.concatenate(list(split.values()), axis=1)
+    pairs = np.concatenate([pairs, pairs[::-1]], axis=1)
+    keep = ~np.isin(edges[0] * num_dst + edges[1], pairs[0] * num_dst + pairs[1])
+    return edges[:, keep]
+
+
+def with_sampler(path):
+    """Loads torch_sparse's operators for PyG, if a library of them is given."""
+    import torch_geometric.typing
+
+    if path:
+        torch.ops.load_library(path)
+        torch_geometric.typing.WITH_TORCH_SPARSE = True
+
+
+def candidates_of(split, num_dst):
+    """Draws the nodes that both sides rank each val and each test pair among."""
+    rng = np.random.default_rng(1)
+    return {
+        name: rng.integers(0, num_dst, (split[name].shape[1], CANDIDATES))
+        for name in ("val", "test")
+    }
+
+
+def candidate_scores(rows, pairs, candidates, is_one_type=True):
+    """Inner products of pairs, and of their src ends with candidates; -inf for their own ends.
+
+    `rows` are the embeddings of the types of src and dst.
+    """
+    src, dst = rows[0][pairs[0]], rows[1][pairs[1]]
+    own = np.einsum("pd,pd->p", src, dst)
+    others = np.einsum("pd,pkd->pk", src, rows[1][candidates])
+    others[candidates == pairs[1][:, None]] = -np.inf
+    if is_one_type:
+        others[candidates == pairs[0][:, None]] = -np.inf
+    return own, others
+
+
+def mrr(own, others):
+    """Mean of 1 / rank of a pair among itself and its candidates; ties get their mean rank."""
+    own = own[:, None]
+    rank = 1 + (others > own).sum(1) + (others == own).sum(1) / 2
+    return float((1 / rank).mean())
+
+
+def pair_loss(kind, in_batch, rows, ids, is_one_type, log_expected=None):
+    """Mean loss of the pairs of a batch in PyG: `softmax` or `binary_cross_entropy`.
+
+    `rows` and `ids` are those of src ends, dst ends and drawn nodes. The negatives of a pair are
+    32 of the drawn nodes and, with `in_batch`, the dst ends of the other pairs, but never its own
+    ends. `log_expected` is subtracted from the score of a negative, by its id.
+    """
+    (src, dst, drawn), (src_id, dst_id, drawn_id) = rows, ids
+    own = (src * dst).sum(1)
+    pick = torch.randint(len(drawn), (len(src), RANDOM))
+    scores = torch.einsum("pd,pkd->pk", src, drawn[pick])
+    ends = drawn_id[pick]
+    if in_batch:
+        scores = torch.cat([scores, src @ dst.T], dim=1)
+        ends = torch.cat([ends, dst_id.expand(len(src), -1)], dim=1)
+    if log_expected is not None:
+        scores = scores - log_expected[ends]
+    left_out = ends == dst_id[:, None]
+    if is_one_type:
+        left_out |= ends == src_id[:, None]
+    if kind == "softmax":
+        scores = torch.cat([own[:, None], scores.masked_fill(left_out, -torch.inf)], dim=1)
+        return -torch.log_softmax(scores, dim=1)[:, 0].mean()
+    softplus = torch.nn.functional.softplus
+    count = (~left_out).sum(1).clamp(min=1)
+    return (softplus(-own) + softplus(scores).masked_fill(left_out, 0).sum(1) / count).mean()
+
+
+def measure(rows, split, drawn, is_one_type=True):
+    """MRR and AUC of val and test pairs among the drawn nodes."""
+    found = {}
+    for name in ("val", "test"):
+        own, others = candidate_scores(rows, split[name], drawn[name], is_one_type)
+        found[f"{name}_mrr"] = mrr(own, others)
+        found[f"{name}_auc"] = float(auc(own, others[others > -np.inf]))
+    return found
+
+
+def best_epoch(epochs, loader, optimizers, loss_of, embed, split, drawn, is_one_type=True):
+    """Trains in PyG; returns the embeddings of src and dst of the best epoch by val MRR."""
+    best = (-1.0, None)
+    for _epoch in range(epochs):
+        for batch in loader:
+            loss = loss_of(batch)
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        with torch.no_grad():
+            rows = embed()
+        scores = candidate_scores(rows, split["val"], drawn["val"], is_one_type)
+        best = max(best, (mrr(*scores), rows), key=lambda of: of[0])
+    return best[1]
+
+
+def learnable_rows(num_nodes, width, start="uniform"):
+    """Returns PyTorch's table of rows; `uniform` gives them the first values of our rows."""
+    table = torch.nn.Embedding(num_nodes, width, sparse=True)
+    if start == "uniform":
+        torch.nn.init.uniform_(table.weight, -(width**-0.5), width**-0.5)
+    return table
+
+
+def log_expected_negatives(dst, num_dst, batch_size):
+    """Logarithm of how often a pair expects a node among its in-batch and random negatives."""
+    share = np.bincount(dst, minlength=num_dst) / len(dst)
+    return torch.from_numpy(np.log((batch_size - 1) * share + RANDOM / num_dst)).float()
 
 
 def no_links(links, num_nodes, count, rng):
@@ -90,6 +217,48 @@ def embeddings_of(folder):
 def evaluation_of(model):
     """Returns `evaluation.json` of a model."""
     return json.loads(pathlib.Path(model, "evaluation.json").read_text())
+
+
+# Loss and `in_batch` of the settings that both sides train with.
+SETTINGS = {
+    "softmax, in-batch": ("softmax", True),
+    "cross-entropy, in-batch": ("binary_cross_entropy", True),
+    "cross-entropy": ("binary_cross_entropy", False),
+}
+
+
+def losses(out, competitors, seeds, measure):
+    """Trains both sides with every setting; prints the mean of the choice with the best val MRR.
+
+    `competitors` has, by name, a function of (loss, in_batch, seed, *choice) that returns the
+    embeddings of src and dst, the choices, and the names of its settings. The first three seeds
+    choose, all seeds count. `measure` returns the metrics of embeddings.
+    """
+    def trained(name, setting, choice, of_seeds):
+        for seed in of_seeds:
+            found = measure(competitors[name][0](*SETTINGS[setting], seed, *choice))
+            line = {"competitor": name, "setting": setting, "choice": choice, "seed": seed, **found}
+            with open(out / "runs.jsonl", "a") as file:
+                file.write(json.dumps(line) + "\n")
+            yield found
+
+    for name, (_, choices, settings) in competitors.items():
+        for setting in settings:
+            tried = {
+                choice: list(trained(name, setting, choice, range(min(seeds, CHOICE_SEEDS))))
+                for choice in choices
+            }
+            vals = {
+                choice: float(np.mean([found["val_mrr"] for found in runs]))
+                for choice, runs in tried.items()
+            }
+            best = max(vals, key=vals.get)
+            runs = tried[best] + list(trained(name, setting, best, range(CHOICE_SEEDS, seeds)))
+            line = {"competitor": name, "setting": setting, "choice": best}
+            for metric in runs[0]:
+                line[metric] = mean([found[metric] for found in runs])
+            line["tried"] = [[*choice, round(val, 4)] for choice, val in vals.items()]
+            print(json.dumps(line), flush=True)
 
 
 def mean(values):

@@ -22,27 +22,14 @@ from torch_geometric.nn import SAGEConv
 
 import common
 
-CANDIDATES = 100
-
-
 def mrr(rows, pairs, candidates):
-    """Mean of 1 / rank of a pair among itself and candidates that are not its own ends."""
-    src, dst = rows[pairs[0]], rows[pairs[1]]
-    own = np.einsum("pd,pd->p", src, dst)[:, None]
-    others = np.einsum("pd,pkd->pk", src, rows[candidates])
-    others[(candidates == pairs[1][:, None]) | (candidates == pairs[0][:, None])] = -np.inf
-    rank = 1 + (others > own).sum(1) + (others == own).sum(1) / 2
-    return float((1 / rank).mean())
+    return common.mrr(*common.candidate_scores((rows, rows), pairs, candidates))
 
 
 def train(args, x, messages, split, drawn, seed, rate):
     """Returns the embeddings of the best epoch by val MRR, of all nodes and all in-edges."""
-    import torch_geometric.typing
     from torch_geometric.loader import LinkNeighborLoader
 
-    if args.sampler:
-        torch.ops.load_library(args.sampler)
-        torch_geometric.typing.WITH_TORCH_SPARSE = True
     torch.manual_seed(seed)
     loader = LinkNeighborLoader(
         Data(x=x, edge_index=messages),
@@ -88,6 +75,7 @@ def main():
     parser.add_argument("--rates", type=float, nargs="*", default=[0.003, 0.01])
     parser.add_argument("--sampler", help="a library with torch_sparse's operators, without it")
     args = parser.parse_args()
+    common.with_sampler(args.sampler)
     torch.set_num_threads(1)
     nodes = parquet.read_table(f"{args.data}/nodes.parquet").sort_by("package")
     position = {name: row for row, name in enumerate(nodes["package"].to_pylist())}
@@ -101,15 +89,8 @@ def main():
     edges = parquet.read_table(f"{args.data}/edges.parquet")
     ends = [[position[node] for node in edges[name].to_pylist()] for name in ("needs", "package")]
     edges = np.array([ends[0] + ends[1], ends[1] + ends[0]])
-    left_out = np.concatenate(list(split.values()), axis=1)
-    left_out = np.concatenate([left_out, left_out[::-1]], axis=1)
-    keep = ~np.isin(edges[0] * len(x) + edges[1], left_out[0] * len(x) + left_out[1])
-    messages = torch.from_numpy(edges[:, keep])
-    rng = np.random.default_rng(1)
-    drawn = {
-        name: rng.integers(0, len(x), (split[name].shape[1], CANDIDATES))
-        for name in ("val", "test")
-    }
+    messages = torch.from_numpy(common.without_pairs(edges, split, len(x)))
+    drawn = common.candidates_of(split, len(x))
     ours = common.embeddings_of(args.embeddings or f"{args.out}/embeddings")
     found = {name: mrr(ours, split[name], drawn[name]) for name in ("val", "test")}
     print(json.dumps({"competitor": "here", **found}), flush=True)

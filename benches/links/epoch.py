@@ -39,14 +39,11 @@ def score(rows, src, dst, pool):
 
 
 def with_pyg(args, x, edges, pairs):
-    import torch_geometric.typing
     from torch_geometric.data import Data
     from torch_geometric.loader import LinkNeighborLoader
     from torch_geometric.nn import SAGEConv
 
-    if args.sampler:  # torch-sparse's sampler, built alone
-        torch.ops.load_library(args.sampler)
-        torch_geometric.typing.WITH_TORCH_SPARSE = True
+    common.with_sampler(args.sampler)
     amount = NEGATIVES if args.negatives == "own" else 1
     loader = LinkNeighborLoader(
         Data(x=x, edge_index=edges),
