@@ -4,9 +4,10 @@ use crate::InferError;
 use crate::checkpoint::{Checkpoint, RoundRecord, RoundRows};
 use crate::resume::resume;
 use crate::round::RoundStats;
-use cluster::{Cluster, gather_processes};
+use cluster::gather_processes;
 use gnn::SharedRows;
 use schemas::{Event, Progress};
+use store::Store;
 
 /// The rounds of one model and one sampling.
 pub(crate) trait InnerRounds {
@@ -16,8 +17,8 @@ pub(crate) trait InnerRounds {
     /// Returns the layer whose rows are kept for the output, also if no later layer reads them.
     fn embedding_layer(&self) -> usize;
 
-    /// Returns the processes that share the work.
-    fn cluster(&self) -> &Cluster;
+    /// Returns the store, whose processes share the work.
+    fn store(&self) -> &Store;
 
     /// Runs a round before the last one; round 0 reads the features.
     fn run(
@@ -37,12 +38,16 @@ pub(crate) fn run_inner(
     resumed: impl FnOnce(usize),
     mut done: impl FnMut(RoundStats),
 ) -> Result<(RoundRows, Option<SharedRows>), InferError> {
-    let (last, cluster) = (rounds.num_layers(), rounds.cluster());
+    let (last, cluster) = (rounds.num_layers(), rounds.store().cluster());
     let (mut next, mut before, mut inner) = resume(rounds, checkpoint)?;
     resumed(next);
     while next < last {
         cluster.set_phase(&format!("infer, round {next}/{}", last + 1));
         let (record, stats) = rounds.run(next, &before, checkpoint)?;
+        // Layers after the first read no features.
+        if next <= 1 {
+            rounds.store().release_nodes();
+        }
         before = checkpoint.map(&record)?;
         let embedding_layer = rounds.embedding_layer();
         if next == embedding_layer {

@@ -19,7 +19,7 @@ pub(crate) fn resume(
     let mut found = (0..rounds.num_layers())
         .rev()
         .filter_map(|round| left_by(round, embedding_layer, checkpoint));
-    let cluster = rounds.cluster();
+    let cluster = rounds.store().cluster();
     let latest = if cluster.num_processes() == 1 {
         found.next()
     } else {

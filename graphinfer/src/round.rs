@@ -7,12 +7,12 @@ use crate::graph::NODES_MAX;
 use crate::inner::InnerRounds;
 use crate::layer::{Layer, Rounds};
 use crate::rows::{RowRecord, RowWriter};
-use cluster::Cluster;
 use gnn::{Dense, Input, LayerSlice, Projected, ReadyInput, RowFormat};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
+use store::Store;
 
 /// Statistics of a round in one process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -46,8 +46,8 @@ impl InnerRounds for Rounds<'_> {
         self.embedding_layer
     }
 
-    fn cluster(&self) -> &Cluster {
-        self.graph.cluster()
+    fn store(&self) -> &Store {
+        self.graph.store()
     }
 
     fn run(

@@ -1,7 +1,7 @@
 //! Files of a store partition: Arrow IPC, a record batch for every [`NODES_PER_BATCH`] nodes.
 
 use crate::error::{StoreCause, StoreError};
-use crate::map::{map_file, map_paged};
+use crate::map::{MappedFile, map_paged};
 use crate::memory::Budget;
 use arrow::array::{Array, ArrayRef, AsArray, LargeListArray, RecordBatch};
 use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
@@ -176,9 +176,15 @@ impl SpilledBatches {
 ///
 /// If the file cannot be mapped, or [`BatchFile`] did not write it.
 pub fn map_batches(path: &Path) -> Result<Vec<RecordBatch>, StoreError> {
-    let read = || -> Result<Vec<RecordBatch>, StoreCause> {
-        let buffer = map_file(&File::open(path)?)?;
-        decode_batches(&buffer)
+    Ok(open_batches(path)?.1)
+}
+
+/// [Maps](map_batches) a file; also returns the map.
+pub(crate) fn open_batches(path: &Path) -> Result<(MappedFile, Vec<RecordBatch>), StoreError> {
+    let read = || -> Result<(MappedFile, Vec<RecordBatch>), StoreCause> {
+        let file = MappedFile::open(path)?;
+        let batches = decode_batches(file.bytes())?;
+        Ok((file, batches))
     };
     read().map_err(|source| failed("read", path, source))
 }

@@ -6,15 +6,41 @@ use arrow::datatypes::DataType;
 use bytes::Bytes;
 use std::fs::File;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::OnceLock;
 
-/// Maps a whole file; it is cached by the system's page cache alone.
-///
-/// # Errors
-///
-/// If the file cannot be mapped.
-pub(crate) fn map_file(file: &File) -> std::io::Result<Buffer> {
-    Ok(Buffer::from(map_bytes(file)?))
+/// A whole file in a map; it is cached by the system's page cache alone.
+pub(crate) struct MappedFile(Buffer);
+
+impl MappedFile {
+    /// Maps a file that no process writes any more.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened or mapped.
+    pub(crate) fn open(path: &Path) -> std::io::Result<Self> {
+        Ok(Self(Buffer::from(map_bytes(&File::open(path)?)?)))
+    }
+
+    /// Returns the bytes of the file.
+    pub(crate) fn bytes(&self) -> &Buffer {
+        &self.0
+    }
+
+    /// Removes the pages from the memory of this process. They stay in the page cache, and come
+    /// back when they are read.
+    #[expect(unsafe_code, reason = "a system call")]
+    pub(crate) fn release(&self) {
+        if self.0.is_empty() {
+            return;
+        }
+        let start = self.0.as_ptr().cast_mut();
+        // SAFETY: the bytes are the whole map of a file, which is never written, so the same bytes
+        // come back. The map starts at a page.
+        unsafe {
+            libc::madvise(start.cast(), self.0.len(), libc::MADV_DONTNEED);
+        }
+    }
 }
 
 /// Maps a whole file that no process writes any more.

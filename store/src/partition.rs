@@ -1,8 +1,9 @@
 //! One worker's part of the graph, in mapped files.
 
-use crate::arrow_file::{NODES_PER_BATCH, map_batches};
+use crate::arrow_file::{NODES_PER_BATCH, map_batches, open_batches};
 use crate::edge_columns::{DegreeColumns, EdgeLists, InEdges};
 use crate::error::StoreCause;
+use crate::map::MappedFile;
 use crate::meta::StoreFiles;
 use crate::node_columns::NodeColumns;
 use crate::{Pairs, Placement, Store, StoreError, StoreMeta};
@@ -26,7 +27,9 @@ struct TypeNodes {
     first: usize,
     num_nodes: usize,
     ids: Ids,
+    /// They point into the file.
     columns: Vec<NodeColumns>,
+    file: MappedFile,
 }
 
 /// The in-edges of one relation.
@@ -54,7 +57,8 @@ impl TypeNodes {
     fn open(path: &Path, id_type: IdType, first: usize) -> Result<Self, StoreError> {
         let mut ids = Ids::new(id_type);
         let mut columns = Vec::new();
-        for batch in map_batches(path)? {
+        let (file, batches) = open_batches(path)?;
+        for batch in batches {
             let column = batch.column_by_name("id").ok_or_else(|| damaged(path))?;
             let more = Ids::from_array(column)?;
             ids.extend_from(&more, 0..more.len());
@@ -65,6 +69,7 @@ impl TypeNodes {
             num_nodes: ids.len(),
             ids,
             columns,
+            file,
         })
     }
 }
@@ -284,6 +289,12 @@ impl Partition {
         for (batch, rows) in batches(of_type.first, locals) {
             of_type.columns[batch].will_need_features(rows);
         }
+    }
+
+    /// Removes the features, labels and splits from the memory of this process. They stay in the page
+    /// cache, and come back when they are read.
+    pub fn release_nodes(&self) {
+        self.types.iter().for_each(|of| of.file.release());
     }
 
     /// Returns all of a node's in-edges of a relation by source and ordinal, from a store built with

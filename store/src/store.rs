@@ -144,6 +144,11 @@ impl Store {
         own.saturating_add(more) <= self.page_cache
     }
 
+    /// [Releases](Partition::release_nodes) the nodes of this process.
+    pub fn release_nodes(&self) {
+        self.partitions.iter().for_each(Partition::release_nodes);
+    }
+
     /// Returns the partition of a worker.
     ///
     /// # Panics

@@ -530,6 +530,29 @@ fn check_nodes(graph: &Graph, store: &Store, settings: &Settings) {
     }
 }
 
+/// Returns how much memory of this process the mapped files of a directory take whose names start
+/// with `name`; none if none is mapped.
+fn resident_kb(dir: &Path, name: &str) -> Option<u64> {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut is_of_file, mut sum) = (false, None);
+    for line in maps.lines() {
+        if let Some(kb) = line.strip_prefix("Rss:").filter(|_| is_of_file) {
+            let kb: u64 = kb.trim().trim_end_matches(" kB").parse().unwrap();
+            sum = Some(sum.unwrap_or(0) + kb);
+        } else if line
+            .split(' ')
+            .next()
+            .is_some_and(|range| range.contains('-'))
+        {
+            let path = line.find('/').map(|at| Path::new(&line[at..]));
+            let path = path.filter(|path| path.starts_with(dir));
+            let file = path.and_then(Path::file_name);
+            is_of_file = file.is_some_and(|file| file.to_string_lossy().starts_with(name));
+        }
+    }
+    sum
+}
+
 fn draw_settings(seed: u64, workers: usize) -> Settings {
     let mut draw = Draw(seed);
     let samplings = [Sampling::Uniform, Sampling::Weighted, Sampling::Top];
@@ -572,6 +595,10 @@ fn in_edges_are_those_of_a_sort_for_any_number_of_workers() {
             with_hubs += usize::from(some.contains(&relations.len()));
             check_degrees(&graph, &store, &settings);
             check_nodes(&graph, &store, &settings);
+            store.release_nodes();
+            assert_eq!(resident_kb(dir.path(), "nodes"), Some(0));
+            check_nodes(&graph, &store, &settings);
+            assert!(resident_kb(dir.path(), "nodes") > Some(0));
             let counts = &store.meta().edges;
             let all: usize = graph.in_edges().values().map(|(.., rows)| rows.len()).sum();
             assert_eq!(counts.in_edges, all as u64);

@@ -9,12 +9,12 @@ use crate::inner::InnerRounds;
 use crate::layer::HubRows;
 use crate::round::RoundStats;
 use crate::rows::{RowRecord, RowWriter};
-use cluster::Cluster;
 use gnn::typed::TypedLayerSlice;
 use gnn::{Dense, Input, ReadyInput, RowFormat, SharedRows};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
+use store::Store;
 
 /// The files that a round writes.
 struct RoundWriter {
@@ -46,8 +46,8 @@ impl InnerRounds for TypedRounds<'_> {
         self.embedding_layer
     }
 
-    fn cluster(&self) -> &Cluster {
-        self.graph.store().cluster()
+    fn store(&self) -> &Store {
+        self.graph.store()
     }
 
     fn run(
@@ -183,7 +183,7 @@ impl TypedRounds<'_> {
 
     /// Exchanges the rows that the next layer aggregates; returns the bytes, none in one process.
     fn exchange(&self, round: usize, writer: &RoundWriter) -> Result<Option<Crossing>, InferError> {
-        if self.cluster().num_processes() == 1 {
+        if self.store().cluster().num_processes() == 1 {
             return Ok(None);
         }
         let reads = self.reads(round + 1);
