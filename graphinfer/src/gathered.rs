@@ -26,6 +26,7 @@ const WORD: usize = u64::BITS as usize;
 /// A set of rows; the place of a row is its position among the rows of the set, ascending.
 ///
 /// Takes 1.5 bits for each row of the graph.
+#[derive(Clone)]
 pub(crate) struct RowSet {
     bits: Vec<u64>,
     /// For each word, the number of rows in the words before; set by [`RowSet::number`].

@@ -70,15 +70,25 @@ impl HubLayer for UntypedLayer<'_> {
 
     fn gather(
         &self,
-        nodes: &mut dyn Iterator<Item = NodeIdx>,
-    ) -> Result<Option<Gathered>, InferError> {
-        if self.rounds.gather_bytes.is_none() {
+        batches: &mut dyn Iterator<Item = Vec<NodeIdx>>,
+    ) -> Result<Option<(usize, Gathered)>, InferError> {
+        let Some(bytes) = self.rounds.gather_bytes else {
             return Ok(None);
-        }
+        };
         let graph = self.rounds.graph;
-        let mut set = RowSet::new(graph.num_rows());
-        nodes.for_each(|node| set.insert(graph.row(node).raw()));
-        Gathered::new(set, None, self.input, graph.columns()).map(Some)
+        let rows_max = bytes / self.input.row_bytes().max(1);
+        let (mut set, mut count) = (RowSet::new(graph.num_rows()), 0);
+        for nodes in batches {
+            let mut wider = set.clone();
+            let rows = nodes.into_iter().map(|node| graph.row(node).raw());
+            rows.for_each(|row| wider.insert(row));
+            if count > 0 && wider.len() > rows_max {
+                break;
+            }
+            (set, count) = (wider, count + 1);
+        }
+        let gathered = Gathered::new(set, None, self.input, graph.columns())?;
+        Ok(Some((count, gathered)))
     }
 
     fn src(&self, _relation: usize) -> SrcRows<'_> {

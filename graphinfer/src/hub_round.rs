@@ -39,12 +39,13 @@ pub(crate) trait HubLayer: Sync {
     /// Returns the aggregation of a relation that the layer reads.
     fn aggregation(&self, relation: usize) -> &dyn PartialAggregation;
 
-    /// Copies the rows of some nodes, if the page cache cannot hold the rows that in-edges read.
-    /// Only a graph without node types in one process does so.
+    /// Copies the rows of the nodes of consecutive batches, if the page cache cannot hold the rows
+    /// that in-edges read: of the first batch, and of as many others as fit in memory. Returns the
+    /// number of batches. Only a graph without node types in one process does so.
     fn gather(
         &self,
-        _nodes: &mut dyn Iterator<Item = NodeIdx>,
-    ) -> Result<Option<Gathered>, InferError> {
+        _batches: &mut dyn Iterator<Item = Vec<NodeIdx>>,
+    ) -> Result<Option<(usize, Gathered)>, InferError> {
         Ok(None)
     }
 
@@ -96,8 +97,10 @@ const MESSAGE_WORDS: usize = 1 << 18;
 struct HubRound<'a, L> {
     layer: &'a L,
     crossing: Crossing,
-    /// The rows that the current batch reads, if they are copied.
+    /// The rows that the current batch reads, if they are copied, and the first batch after it whose
+    /// rows are not among them.
     gathered: Option<Gathered>,
+    next_gather: usize,
 }
 
 /// States of own hubs, by the hub's position among the own hubs and the segment.
@@ -111,6 +114,7 @@ pub(crate) fn hub_rows(layer: &impl HubLayer) -> Result<HubRows, InferError> {
         layer,
         crossing: Crossing::default(),
         gathered: None,
+        next_gather: 0,
     };
     let mut by_row = BTreeMap::new();
     for batch in 0..layer.hubs().num_batches() {
@@ -125,17 +129,14 @@ impl<'a, L: HubLayer> HubRound<'a, L> {
     /// hubs.
     fn run(&mut self, batch: usize) -> Result<Vec<(Row, Vec<f32>)>, InferError> {
         let (layer, hubs) = (self.layer, self.layer.hubs());
-        let places = hubs.batch(batch, layer.cluster().process());
-        let own = places.filter(|&place| {
-            let id = hubs.own(place);
-            hubs.is_hub(id, layer.limit(id.relation))
-        });
-        let own: Vec<usize> = own.collect();
-        let own = own.into_par_iter();
-        let own: Vec<Hub<'_>> = own.map(|place| self.hub(place)).collect();
-        let nodes = own.iter().map(|hub| hub.id.node);
-        let srcs = own.iter().flat_map(|hub| hub.in_edges.srcs());
-        self.gathered = layer.gather(&mut nodes.chain(srcs.copied()))?;
+        if batch == self.next_gather {
+            self.gathered = None;
+            let mut batches = (batch..hubs.num_batches()).map(|at| self.nodes(at));
+            let gathered = layer.gather(&mut batches)?;
+            let (count, gathered) = gathered.map_or((1, None), |(count, of)| (count, Some(of)));
+            (self.next_gather, self.gathered) = (batch + count, gathered);
+        }
+        let own = self.own(batch);
         let queries = self.compute(own.len(), |on_thread, at| {
             layer.query(on_thread, own[at].id.relation, own[at].row)
         })?;
@@ -157,6 +158,26 @@ impl<'a, L: HubLayer> HubRound<'a, L> {
             Ok(self.merged(&own[at], &queries[at], &states))
         })?;
         self.rows(&own, &merged)
+    }
+
+    /// Lists the own hubs of a batch that the layer reads.
+    fn own(&self, batch: usize) -> Vec<Hub<'a>> {
+        let (layer, hubs) = (self.layer, self.layer.hubs());
+        let places = hubs.batch(batch, layer.cluster().process());
+        let own = places.filter(|&place| {
+            let id = hubs.own(place);
+            hubs.is_hub(id, layer.limit(id.relation))
+        });
+        let own: Vec<usize> = own.collect();
+        own.into_par_iter().map(|place| self.hub(place)).collect()
+    }
+
+    /// Lists the own hubs of a batch and the sources of their in-edges.
+    fn nodes(&self, batch: usize) -> Vec<NodeIdx> {
+        let own = self.own(batch);
+        let nodes = own.iter().map(|hub| hub.id.node);
+        let srcs = own.iter().flat_map(|hub| hub.in_edges.srcs());
+        nodes.chain(srcs.copied()).collect()
     }
 
     fn hub(&self, place: usize) -> Hub<'a> {

@@ -26,3 +26,23 @@ fn hubs_agree_with_the_whole_graph() {
         assert_rows_close(&format!("{variant:?} {kind:?}"), &rows, &expected);
     }
 }
+
+/// Hubs are computed in batches of at most 64. From disk, the rows of a batch are copied, with those
+/// of the batches after it that fit in memory.
+#[test]
+fn hubs_of_several_batches_have_the_same_bytes_from_disk() {
+    for (variant, kind) in variants().into_iter().step_by(4) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut graph = Graph::random(kind, 50);
+        let hubs: Vec<_> = (0..70).map(|node| (node, 8300)).collect();
+        graph.add_in_edges(50, &hubs);
+        let fanouts = [ALL, ALL];
+        let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
+        let case = Case::uniform(dir.path(), &graph, &trained);
+        let (alone, _) = case.infer(2, usize::MAX, "");
+        for memory_budget in [1 << 12, 1 << 20] {
+            let other = case.infer_from_disk((2, memory_budget), usize::MAX, "");
+            assert_eq!(other.parts, alone.parts, "{variant:?}, {memory_budget} bytes");
+        }
+    }
+}
