@@ -71,9 +71,8 @@ pub struct TrainSpec {
     /// Typed graphs: whether the logits of a node are divided by their length. Default: for
     /// `simple_hgn`.
     pub normalize_output: Option<bool>,
-    /// Non-linearity of hidden layers: `relu` (default) or `elu`.
-    #[serde(default)]
-    pub activation: Activation,
+    /// Non-linearity of hidden layers: `relu` (default) or `elu`; `lightgcn` has none.
+    pub activation: Option<Activation>,
     /// Dropout on the input of every layer but the first. Default 0.5; `lightgcn` has none.
     pub dropout: Option<f32>,
     /// Dropout on the features. Default 0.
@@ -245,7 +244,7 @@ impl TrainSpec {
                 relation_dim: self.relation_dim,
                 attention_residual: self.attention_residual,
                 normalize_output: self.normalize_output,
-                activation: self.activation,
+                activation: self.activation.unwrap_or_default(),
                 dropout,
                 input_dropout: self.input_dropout,
                 attention_dropout: self.attention_dropout,

@@ -371,7 +371,26 @@ impl<'a> Checks<'a> {
         })
     }
 
+    /// Checks that a decay of learnable rows has rows.
+    fn decay_of_rows_allowed(&self) -> Result<(), TrainError> {
+        let plan = &self.plan.result;
+        if plan.embedding_weight_decay == 0.0 || !plan.embeddings.is_empty() {
+            return Ok(());
+        }
+        let key = match self.graph.is_typed() {
+            true => "input.nodes.TYPE.embedding",
+            false => "input.nodes.embedding",
+        };
+        let problem = format!("its nodes have no learnable rows (`{key}`): leave it out");
+        Err(self.unfit(
+            "embedding_weight_decay",
+            plan.embedding_weight_decay,
+            problem,
+        ))
+    }
+
     fn architecture_of(&self, task: Task, out_dim: usize) -> Result<AnyArchitecture, TrainError> {
+        self.decay_of_rows_allowed()?;
         Ok(match self.graph.is_typed() {
             true => AnyArchitecture::Typed(Box::new(self.typed(task, out_dim)?)),
             false => AnyArchitecture::Untyped(Box::new(self.untyped(task, out_dim)?)),
@@ -380,7 +399,7 @@ impl<'a> Checks<'a> {
 
     fn untyped(&self, task: Task, out_dim: usize) -> Result<Architecture, TrainError> {
         let (plan, graph) = (&self.plan.result, self.graph);
-        self.light_allowed()?;
+        self.light_allowed(task)?;
         self.typed_keys_absent()?;
         let layer = match plan.layer {
             TypedKind::Conv(layer) => layer,

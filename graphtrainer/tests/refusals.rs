@@ -115,6 +115,11 @@ fn keys_that_do_not_fit_the_data_are_named() {
             "relation_aggregator` = \"max\": its nodes and edges have no types: leave the key out",
         ),
         (
+            "embedding_weight_decay = 0.5",
+            "embedding_weight_decay` = 0.5: its nodes have no learnable rows \
+             (`input.nodes.embedding`): leave it out",
+        ),
+        (
             "edge_weight = true",
             "edge_weight` = true: its edges have no weights (`input.edges.weight`)",
         ),

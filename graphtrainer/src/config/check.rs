@@ -220,6 +220,9 @@ impl TrainSpec {
         found.require(dropout == 0.0, "dropout", dropout, only);
         let of_input = self.input_dropout;
         found.require(of_input == 0.0, "input_dropout", of_input, only);
+        if let Some(activation) = self.activation {
+            found.require(false, "activation", quoted(activation), only);
+        }
         let norm = quoted(self.norm);
         found.require(self.norm == Norm::None, "norm", norm, only);
         found.require(!self.residual, "residual", true, only);

@@ -27,7 +27,7 @@ impl Checks<'_> {
         let is_hgn = plan.layer == TypedKind::SimpleHgn;
         let target_type = graph.target().name.clone();
         self.readout_allowed()?;
-        self.light_allowed()?;
+        self.light_allowed(task)?;
         self.relations_allowed()?;
         let (mut num_layers, mut hidden) = (self.num_layers()?, self.hidden(task));
         if let (Some(_), Some(&width)) = (plan.readout, hidden.last()) {
@@ -110,12 +110,11 @@ impl Checks<'_> {
     /// Checks that a model with a readout has a conv for each relation, and a head after the readout.
     fn readout_allowed(&self) -> Result<(), TrainError> {
         let plan = &self.plan.result;
-        let is_conv = |kind: TypedKind| matches!(kind, TypedKind::Conv(_));
         if plan.readout.is_none() {
             return Ok(());
         }
-        if !is_conv(plan.layer) {
-            let convs = TypedKind::names_of(|kind| matches!(kind, TypedKind::Conv(_)));
+        if !plan.layer.joins_relations() {
+            let convs = TypedKind::names_of(TypedKind::joins_relations);
             let problem = format!("its targets are graphs, so allowed are {convs}");
             return Err(self.unfit("model", plan.layer.name(), problem));
         }
@@ -131,7 +130,7 @@ impl Checks<'_> {
     }
 
     /// Checks that a `lightgcn` has learnable rows of one width, and nothing else, to propagate.
-    pub(super) fn light_allowed(&self) -> Result<(), TrainError> {
+    pub(super) fn light_allowed(&self, task: Task) -> Result<(), TrainError> {
         let plan = &self.plan.result;
         if plan.layer != TypedKind::Conv(LayerKind::LightGcn) {
             return Ok(());
@@ -162,6 +161,17 @@ impl Checks<'_> {
                 let problem = format!("every layer of lightgcn is as wide as the rows, {dim}");
                 return Err(self.unfit("hidden", &plan.hidden, problem));
             }
+            if let Some(width) = plan.projection.filter(|&width| width != dim) {
+                let problem = format!("lightgcn projects nothing, and its rows are {dim} wide");
+                return Err(self.unfit("projection", width, problem));
+            }
+        }
+        let hops = self.hops;
+        if !matches!(task, Task::Links(_)) && plan.hidden.len() + 1 == hops {
+            let problem = format!(
+                "a linear head follows the {hops} layers of lightgcn, so it has {hops} widths"
+            );
+            return Err(self.unfit("hidden", &plan.hidden, problem));
         }
         Ok(())
     }
