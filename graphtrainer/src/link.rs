@@ -99,12 +99,18 @@ pub(crate) struct BySrc {
     offset: Vec<u32>,
     /// The pairs, ascending for each src node.
     pairs: Vec<u32>,
+    /// How many pairs of each of them are links.
+    num_links: Vec<u32>,
 }
 
 impl BySrc {
     /// Groups the train pairs of a part.
     pub(crate) fn of(pairs: &PartPairs, train: &[u32]) -> Self {
         let src = |pair: u32| pairs.src[pair as usize].raw();
+        let is_link = |pair: &&u32| match &pairs.label {
+            None => true,
+            Some(labels) => labels[**pair as usize] > 0.0,
+        };
         let mut ordered = train.to_vec();
         ordered.sort_unstable_by_key(|&pair| (src(pair), pair));
         let mut groups = Self {
@@ -115,6 +121,9 @@ impl BySrc {
             groups.src.push(src(group[0]));
             let start = groups.offset[groups.offset.len() - 1];
             groups.offset.push(start + narrow(group.len()));
+            groups
+                .num_links
+                .push(narrow(group.iter().filter(is_link).count()));
         }
         groups.pairs = ordered;
         groups
@@ -140,10 +149,10 @@ impl BySrc {
         all.copied().collect()
     }
 
-    /// Returns the number of train pairs of a node.
+    /// Returns the number of train pairs of a node that are links.
     fn degree(&self, node: Row) -> u32 {
         let at = self.src.binary_search(&node.raw());
-        at.map_or(0, |at| self.offset[at + 1] - self.offset[at])
+        at.map_or(0, |at| self.num_links[at])
     }
 }
 
@@ -518,5 +527,27 @@ impl LinkTargets {
             }
         }
         pairs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_degree_of_a_src_node_counts_links_alone() {
+        let pairs = PartPairs {
+            src: [3, 0, 3, 0, 3].map(Row::from_index).to_vec(),
+            label: Some(vec![1.0, 0.0, 0.0, 0.0, 1.0]),
+            ..PartPairs::default()
+        };
+        let groups = BySrc::of(&pairs, &[0, 1, 2, 3, 4]);
+        let degrees = [0, 1, 3].map(|node| groups.degree(Row::from_index(node)));
+        assert_eq!(degrees, [0, 0, 2]);
+        assert_eq!(
+            groups.pairs_of(&[1, 0]),
+            [0, 2, 4, 1, 3],
+            "all are trained on"
+        );
     }
 }
