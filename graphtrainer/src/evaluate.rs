@@ -82,12 +82,14 @@ impl<'env> Evaluator<'env> {
         }
         let (supply, order, split) = (self.supply, &self.order, self.split);
         let (mut kept, mut kept_bytes) = (Some(Vec::new()), 0);
+        let mut last: Option<Arc<Batch>> = None;
         std::thread::scope(|scope| {
             let selections = order.as_stored().into_iter();
             for batch in start(scope, supply, (order, split), selections)? {
                 let batch = batch?;
                 add(&mut evaluation, (model, &mut computed), &batch)?;
-                kept_bytes += batch.bytes();
+                kept_bytes += batch.bytes_after(last.as_deref());
+                last = Some(Arc::clone(&batch));
                 if kept_bytes > self.bytes_max {
                     kept = None;
                 }

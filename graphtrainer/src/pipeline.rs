@@ -158,6 +158,7 @@ impl Reader<'_> {
     fn choose(&mut self, selection: &Selection) -> Chosen {
         let mut chosen = Chosen {
             epoch: selection.epoch,
+            is_of_one_part: selection.segments.len() == 1,
             ..Chosen::default()
         };
         let links = self.supply.vectoriser.links.as_ref();

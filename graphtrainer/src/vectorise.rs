@@ -80,6 +80,8 @@ pub(crate) struct Chosen {
     pub(crate) epoch: Option<u64>,
     /// With links, the targets are pairs, in the order of the epoch.
     pub(crate) pieces: Vec<(PartKey, Arc<Part>, Vec<u32>)>,
+    /// Whether all targets of the global batch are of one part.
+    pub(crate) is_of_one_part: bool,
     /// With links, by piece: the pairs of the part in the global batch.
     pub(crate) of_batch: Vec<Vec<u32>>,
     pub(crate) counts: Counts,
@@ -122,7 +124,8 @@ impl Vectoriser {
     }
 
     /// Returns the blocks of all targets of the part that the pairs are of; none if batches have
-    /// blocks of their own, or the pairs are of several parts.
+    /// blocks of their own, or the pairs of the global batch are of several parts. All workers then
+    /// have blocks of their own, so that the rows that are updated do not depend on their number.
     fn shared_blocks(
         &self,
         chosen: &Chosen,
@@ -131,6 +134,9 @@ impl Vectoriser {
         let (Some(last), [(key, part, _)]) = (&self.shared, &chosen.pieces[..]) else {
             return Ok(None);
         };
+        if !chosen.is_of_one_part {
+            return Ok(None);
+        }
         let mut last = last.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = last.as_ref().filter(|known| known.key == *key) {
             return Ok(Some(Arc::clone(known)));
@@ -283,14 +289,31 @@ fn labels_of(pieces: &[Piece<'_>]) -> Labels {
 impl Batch {
     /// Returns the approximate memory of the batch in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        let labels = match &self.labels {
+        self.label_bytes() + self.block_bytes()
+    }
+
+    /// Returns the approximate memory that the batch adds to that of `last`, whose blocks it may
+    /// share.
+    pub(crate) fn bytes_after(&self, last: Option<&Self>) -> usize {
+        match last {
+            Some(last) if Arc::ptr_eq(&last.blocks, &self.blocks) => self.label_bytes(),
+            _ => self.bytes(),
+        }
+    }
+
+    fn label_bytes(&self) -> usize {
+        match &self.labels {
             Labels::Classes(classes) => classes.len() * 4,
             Labels::MultiLabel(dense) | Labels::Regression(dense) => dense.values.len() * 4,
             Labels::Pairs(pairs) => pairs.bytes(),
-        };
+        }
+    }
+
+    /// Returns the memory of the blocks and their input.
+    fn block_bytes(&self) -> usize {
         let blocks = self.blocks.each().into_iter().map(block_bytes);
         let learnable = self.learnable.iter().map(BatchRows::bytes);
-        self.blocks.input_bytes() + labels + blocks.sum::<usize>() + learnable.sum::<usize>()
+        self.blocks.input_bytes() + blocks.sum::<usize>() + learnable.sum::<usize>()
     }
 }
 
@@ -379,5 +402,21 @@ mod tests {
         };
         let of_labels = 4 * (width - 1) * plain.num_targets;
         assert_eq!(batch(&graph, false).bytes(), plain.bytes() + of_labels);
+    }
+
+    #[test]
+    fn shared_blocks_are_counted_once() {
+        let graph = Graph::new(Shape::default(), 5);
+        let one = batch(&graph, false);
+        let other = Batch {
+            blocks: Arc::clone(&one.blocks),
+            labels: one.labels.clone(),
+            num_targets: one.num_targets,
+            counts: one.counts,
+            learnable: Arc::clone(&one.learnable),
+        };
+        assert_eq!(other.bytes_after(Some(&one)), 4 * one.num_targets);
+        assert_eq!(other.bytes_after(None), one.bytes());
+        assert_eq!(batch(&graph, false).bytes_after(Some(&one)), one.bytes());
     }
 }

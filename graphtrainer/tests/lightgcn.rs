@@ -104,6 +104,11 @@ fn meta(graph: &TypedGraph, exclude: Exclude) -> GraphMeta {
 
 /// One part with all nodes and in-edges.
 fn source_with(exclude: Exclude, change: impl Fn(&mut PartPairs)) -> Source {
+    source_of_parts(1, exclude, change)
+}
+
+/// Parts with all nodes and in-edges, and an equal share of the pairs each.
+fn source_of_parts(num_parts: usize, exclude: Exclude, change: impl Fn(&mut PartPairs)) -> Source {
     let graph = graph();
     let fanouts = graph.all(2);
     let all = |of: usize| (0..u32::try_from(graph.ids[of].len()).unwrap()).collect();
@@ -115,12 +120,33 @@ fn source_with(exclude: Exclude, change: impl Fn(&mut PartPairs)) -> Source {
     shard.target_type = ENDS.0;
     let mut own = pairs(&graph);
     change(&mut own);
-    shard.pairs = Some(own);
-    let counts = vec![GraphShard::split_counts(&shard)];
+    let parts = (0..num_parts).map(|part| {
+        let is_here = |&at: &usize| at % num_parts == part;
+        let here: Vec<usize> = (0..own.len()).filter(is_here).collect();
+        let of_part = PartPairs {
+            src: here.iter().map(|&at| own.src[at]).collect(),
+            dst: here.iter().map(|&at| own.dst[at]).collect(),
+            split: here.iter().map(|&at| own.split[at]).collect(),
+            weight: gathered(own.weight.as_ref(), &here),
+            label: gathered(own.label.as_ref(), &here),
+            random: own.random.clone(),
+            ..PartPairs::default()
+        };
+        GraphShard {
+            pairs: Some(of_part),
+            ..shard.clone()
+        }
+    });
+    let parts: Vec<GraphShard> = parts.collect();
+    let counts = parts.iter().map(GraphShard::split_counts).collect();
     let metas = (meta(&graph, exclude), typed_flatten_meta(&fanouts));
-    Source::new("memory".into(), metas, counts, 1 << 20, move |_| {
-        Ok(shard.clone())
+    Source::new("memory".into(), metas, counts, 1 << 20, move |part| {
+        Ok(parts[part].clone())
     })
+}
+
+fn gathered(values: Option<&Vec<f32>>, which: &[usize]) -> Option<Vec<f32>> {
+    values.map(|values| which.iter().map(|&at| values[at]).collect())
 }
 
 fn source(exclude: Exclude) -> Source {
@@ -285,6 +311,28 @@ fn workers_give_the_result_of_one() {
     }
 }
 
+/// A step whose pairs are of several parts updates the rows that these pairs read, and adam moves each
+/// row that a step updates. A worker may have pairs of one of the parts alone.
+#[test]
+fn workers_give_the_result_of_one_with_several_parts_and_adam() {
+    for by in ["batch_by = \"src\"", "batch_by = \"pair\""] {
+        let keys = |workers: usize| {
+            table(&format!(
+                "epochs = 3\n{by}\nlearning_rate = 0.001\nembedding_weight_decay = 0.01\n\
+                 workers = {workers}\nbatch_size = {}\nservers = {workers}",
+                12 / workers
+            ))
+        };
+        let source = || source_of_parts(3, Exclude::None, |_| {});
+        let one = run(&source(), &keys(1));
+        for workers in [2, 3] {
+            let apart = distance(&one, &run(&source(), &keys(workers)));
+
+            assert!(apart < WORKERS_TOLERANCE, "{by}, {workers}: {apart}");
+        }
+    }
+}
+
 #[test]
 fn a_killed_training_ends_with_the_same_bits() {
     let (source, progress) = (source(Exclude::None), silent());
@@ -370,6 +418,8 @@ fn what_does_not_fit_is_named() {
     for (key, expected) in [
         ("dropout = 0.5", "`train.dropout` is 0.5"),
         ("input_dropout = 0.5", "`train.input_dropout` is 0.5"),
+        ("activation = \"relu\"", "`train.activation` is \"relu\""),
+        ("projection = 4", "`train.projection` = 4"),
         ("norm = \"layer\"", "`train.norm` is \"layer\""),
         ("residual = true", "`train.residual` is true"),
         (
@@ -404,4 +454,27 @@ fn what_does_not_fit_is_named() {
     });
     let expected = "1048577 random negatives (`flatten.negatives_per_part`), allowed are 1048576";
     check(&WIDTHS, &with_all, &many, expected);
+}
+
+#[test]
+fn a_head_and_a_readout_that_do_not_fit_are_named() {
+    let labelled = GraphMeta {
+        pairs: None,
+        ..meta(&graph(), Exclude::None)
+    };
+    let of = |hidden: &str| plan(&format!("model = \"lightgcn\"\nepochs = 1\n{hidden}"));
+    let check = |train: TrainPlan, hops: usize, expected: &str| {
+        let error = train.check_graph(&labelled, hops).unwrap_err().to_string();
+        assert!(error.contains(expected), "`{error}` lacks `{expected}`");
+    };
+    check(
+        of("hidden = [8]"),
+        2,
+        "`train.hidden` = [8]: a linear head follows the 2 layers of lightgcn",
+    );
+    check(
+        of("hidden = [8, 8]").of_graphs(),
+        3,
+        "`train.model` = \"lightgcn\": its targets are graphs, so allowed are gcn",
+    );
 }
