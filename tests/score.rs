@@ -121,9 +121,10 @@ impl Twin {
             .collect()
     }
 
-    /// The means of the metrics of the test pairs: mrr, and recall and ndcg of the best `cutoff`.
-    fn means(&self, cutoff: usize) -> [f64; 3] {
-        let (mut sums, mut num_pairs, mut num_users) = ([0.0; 3], 0.0, 0.0);
+    /// The means of the metrics of the test pairs: mrr, recall and ndcg of the best `cutoff`, auc and
+    /// average precision.
+    fn means(&self, cutoff: usize) -> [f64; 5] {
+        let (mut sums, mut num_pairs, mut num_users) = ([0.0; 5], 0.0, 0.0);
         for (user, scores) in self.scores.iter().enumerate() {
             let wanted = self.bought(user, &[Some("test")]);
             let known = self.bought(user, &[None, Some("train"), Some("val")]);
@@ -143,6 +144,11 @@ impl Twin {
             for &item in &wanted {
                 let either = |other| known.contains(&other) || wanted.contains(&other);
                 sums[0] += 1.0 / rank_of(item, &either) as f64;
+                let others = (0..scores.len()).filter(|&other| !either(other));
+                let below = others.clone().filter(|&other| scores[other] < scores[item]);
+                sums[3] += below.count() as f64 / others.count() as f64;
+                let found = wanted.iter().filter(|&&other| joint(other) <= joint(item));
+                sums[4] += found.count() as f64 / joint(item) as f64 / wanted.len() as f64;
                 if joint(item) <= cutoff {
                     hits += 1.0;
                     gains += gain(joint(item));
@@ -156,6 +162,8 @@ impl Twin {
             sums[0] / num_pairs,
             sums[1] / num_users,
             sums[2] / num_users,
+            sums[3] / num_pairs,
+            sums[4] / num_users,
         ]
     }
 }
@@ -236,11 +244,13 @@ fn scores_are_those_of_sorting_all_pairs() {
         assert_eq!(check_items(&bench, &twin, true), 7 * USERS, "{decoder}");
         check_pairs(&bench, &twin);
         let metrics = metrics(&bench);
-        let [mrr, recall, ndcg] = twin.means(5);
+        let [mrr, recall, ndcg, auc, precision] = twin.means(5);
         for (name, wanted) in [
             ("test_mrr", mrr),
             ("test_recall@5", recall),
             ("test_ndcg@5", ndcg),
+            ("test_auc", auc),
+            ("test_average_precision", precision),
         ] {
             let found = metrics[name].as_f64().unwrap();
             let is_close = (found - wanted).abs() < MEAN_TOLERANCE;

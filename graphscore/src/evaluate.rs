@@ -26,6 +26,9 @@ impl RankingFile {
         let mut metrics = BTreeMap::new();
         for (split, of_split) in &self.splits {
             metrics.insert(format!("{split}_mrr"), of_split.mrr);
+            metrics.insert(format!("{split}_auc"), of_split.auc);
+            let precision = of_split.average_precision;
+            metrics.insert(format!("{split}_average_precision"), precision);
             for at in &of_split.at {
                 let named = [("hits", at.hits), ("recall", at.recall), ("ndcg", at.ndcg)];
                 for (name, value) in named {

@@ -32,6 +32,14 @@ pub struct RankReport {
     pub candidates: f64,
     /// Mean of the reciprocal rank of a pair among its candidates.
     pub mrr: f64,
+    /// Mean over pairs of the share of the other candidates that the pair is above, ties counting
+    /// half; 0.5 for a pair without other candidates. 0 in files of older programs.
+    #[serde(default)]
+    pub auc: f64,
+    /// Mean over queries of the average precision of all items that are not known. 0 in files of
+    /// older programs.
+    #[serde(default)]
+    pub average_precision: f64,
     /// By cutoff.
     pub at: Vec<RankAt>,
 }
@@ -211,12 +219,20 @@ pub fn report(queries: &[Query], ranks: &[Ranks], num_items: usize, cutoffs: &[u
     let num_queries = asked().count();
     let num_pairs: usize = asked().map(|(query, _)| query.wanted.len()).sum();
     let (of_queries, of_pairs) = (num_queries.max(1) as f64, num_pairs.max(1) as f64);
-    let candidates = asked().map(|(query, _)| {
+    let others = |query: &Query| {
         let known = query.known.iter();
         let known = known.filter(|item| query.wanted.binary_search(item).is_err());
-        let others = num_items - query.wanted.len() - known.count();
-        query.wanted.len() as f64 * (1 + others) as f64
+        num_items - query.wanted.len() - known.count()
+    };
+    let candidates = asked().map(|(query, _)| query.wanted.len() * (1 + others(query)));
+    let auc = asked().map(|(query, of_query)| match others(query) {
+        0 => 0.5 * query.wanted.len() as f64,
+        others => {
+            let above = of_query.filtered.iter().map(|rank| rank - 1.0);
+            query.wanted.len() as f64 - above.sum::<f64>() / others as f64
+        }
     });
+    let precision = asked().map(|(_, of_query)| average_precision(&of_query.joint));
     let filtered = || asked().flat_map(|(_, of_query)| &of_query.filtered);
     let at = cutoffs.iter().map(|&cutoff| {
         let within = |rank: &&f64| **rank <= f64::from(cutoff);
@@ -241,10 +257,18 @@ pub fn report(queries: &[Query], ranks: &[Ranks], num_items: usize, cutoffs: &[u
     RankReport {
         num_queries: num_queries as u64,
         num_pairs: num_pairs as u64,
-        candidates: candidates.sum::<f64>() / of_pairs,
+        candidates: candidates.map(|count| count as f64).sum::<f64>() / of_pairs,
         mrr: filtered().map(|rank| 1.0 / rank).sum::<f64>() / of_pairs,
+        auc: auc.sum::<f64>() / of_pairs,
+        average_precision: precision.sum::<f64>() / of_queries,
         at: at.collect(),
     }
+}
+
+/// Returns the mean over wanted items of the share of wanted items among those up to its rank.
+fn average_precision(joint: &[f64]) -> f64 {
+    let share = |&rank: &f64| joint.iter().filter(|&&other| other <= rank).count() as f64 / rank;
+    joint.iter().map(share).sum::<f64>() / joint.len().max(1) as f64
 }
 
 #[cfg(test)]

@@ -161,6 +161,8 @@ fn means_are_those_of_their_definitions() {
     assert_eq!((got.num_queries, got.num_pairs), (2, 3));
     close(got.candidates, (2.0 * 4.0 + 4.0) / 3.0);
     close(got.mrr, (1.0 + 0.5 + 0.4) / 3.0);
+    close(got.auc, (1.0 + 2.0 / 3.0 + 0.5) / 3.0);
+    close(got.average_precision, ((1.0 + 2.0 / 3.0) / 2.0 + 0.4) / 2.0);
     let gain = |rank: f64| 1.0 / (1.0 + rank).log2();
     let best = gain(1.0) + gain(2.0);
     close(got.at[0].hits, 2.0 / 3.0);
