@@ -31,6 +31,8 @@ pub struct KeptEdges {
     pub edges: Vec<KeptEdge>,
     /// Number of all in-edges.
     pub in_degree: u64,
+    /// Number of all in-edges that come from the node itself.
+    pub self_loops: u64,
 }
 
 impl KeptEdge {
@@ -56,6 +58,11 @@ impl KeptEdge {
 }
 
 impl KeptEdges {
+    /// Tells whether as many in-edges and self-loops are there.
+    pub(crate) fn has_degree_of(&self, other: &Self) -> bool {
+        (self.in_degree, self.self_loops) == (other.in_degree, other.self_loops)
+    }
+
     /// Returns the first rank at which two lists differ; none if they are the same.
     pub(crate) fn first_difference(&self, other: &Self) -> Option<usize> {
         let mut both = self.edges.iter().zip(&other.edges);
@@ -121,7 +128,16 @@ impl<'a> Draws<'a> {
                 .map(|at| kept_edge(&first, at))
                 .collect(),
             in_degree: u64::from(partition.in_degree(self.relation, local)),
+            self_loops: partition
+                .self_loops(self.relation, local)
+                .map_or(0, u64::from),
         }
+    }
+
+    /// Returns the number of a node's self-loops after some edits.
+    fn self_loops(&self, dst: NodeIdx, edits: &Edits) -> u64 {
+        let edited = edits.get(&dst).map(Vec::len);
+        edited.unwrap_or_else(|| self.num_stored(dst, dst)) as u64
     }
 
     /// Returns the first in-edges of a node after some edits; `stored` are those in the store.
@@ -161,7 +177,11 @@ impl<'a> Draws<'a> {
         }
         all.truncate(self.keep);
         let edges = all.into_iter().map(|(_, edge)| edge).collect();
-        Some(KeptEdges { edges, in_degree })
+        Some(KeptEdges {
+            edges,
+            in_degree,
+            self_loops: self.self_loops(dst, edits),
+        })
     }
 
     /// Returns the ranks of the in-edges that the store keeps of a node.
@@ -225,6 +245,7 @@ impl<'a> Draws<'a> {
         KeptEdges {
             edges: self.least.iter().map(kept).collect(),
             in_degree,
+            self_loops: self.self_loops(dst, edits),
         }
     }
 
@@ -268,7 +289,7 @@ fn places(all: &[NodeIdx], src: NodeIdx) -> Range<usize> {
 }
 
 /// Returns edge `at` of a list in the store.
-fn kept_edge(list: &InEdges<'_>, at: usize) -> KeptEdge {
+pub(crate) fn kept_edge(list: &InEdges<'_>, at: usize) -> KeptEdge {
     let dim = list.feature.map_or(0, |of| of.len() / list.src.len());
     let feature = list.feature.unwrap_or_default();
     KeptEdge {

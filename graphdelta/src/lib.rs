@@ -7,6 +7,7 @@
 //!
 //! `docs/decisions/versions.md` says how versions of outputs are made of this.
 
+mod after;
 mod changes;
 mod error;
 mod in_edges;
@@ -18,6 +19,7 @@ mod trace;
 mod walk;
 mod work;
 
+pub use after::After;
 pub use changes::{Changes, ChangesSpec, OP};
 pub use error::DeltaError;
 pub use in_edges::{KeptEdge, KeptEdges};

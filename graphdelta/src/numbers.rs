@@ -134,6 +134,11 @@ impl Numbers {
         }
     }
 
+    /// Tells whether nodes were added to the parent or removed from it.
+    pub(crate) fn moves_ids(&self) -> bool {
+        self.added.len() > self.parent.added.len() || self.removed != self.parent.removed
+    }
+
     /// Returns a node's in-degree in the parent.
     pub(crate) fn in_degree(&self, relation: usize, node: NodeIdx) -> u64 {
         let changed = self.parent.kept.get(&(relation, node));

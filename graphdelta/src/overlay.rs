@@ -285,12 +285,17 @@ fn kept_batch(of: &[(&(usize, NodeIdx), &KeptEdges)]) -> RecordBatch {
     let features = of.iter();
     let features = features.map(|(_, kept)| kept.edges.iter().flat_map(|e| e.feature.clone()));
     let in_degrees = of.iter().map(|(_, kept)| kept.in_degree);
+    let self_loops = of.iter().map(|(_, kept)| kept.self_loops);
     arrow_file::batch(vec![
         ("relation", numbers(of.iter().map(|(key, _)| narrow(key.0)))),
         ("dst", numbers(of.iter().map(|(key, _)| key.1.raw()))),
         (
             "in_degree",
             Arc::new(UInt64Array::from_iter_values(in_degrees)),
+        ),
+        (
+            "self_loops",
+            Arc::new(UInt64Array::from_iter_values(self_loops)),
         ),
         ("src", Lists::of(src).column()),
         ("weight", Lists::of(weights).column()),
@@ -366,8 +371,12 @@ impl<'a> Columns<'a> {
         let edges = edges
             .map(|(&src, edge)| KeptEdge::new(src, &edge))
             .collect();
-        let in_degree = self.wide("in_degree", row)?;
-        Some((self.key(row)?, KeptEdges { edges, in_degree }))
+        let kept = KeptEdges {
+            edges,
+            in_degree: self.wide("in_degree", row)?,
+            self_loops: self.wide("self_loops", row)?,
+        };
+        Some((self.key(row)?, kept))
     }
 
     fn features(&self, meta: FeatureMeta, row: usize) -> Option<Features> {

@@ -35,14 +35,15 @@ pub struct ReachPlan {
     pub degrees: Degrees,
 }
 
-/// In-edges of a node that differ from the parent's in their first ones or their number.
+/// In-edges of a node that differ from the parent's in their first ones, their number, or the
+/// number of self-loops.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangedInEdges {
     /// Position of the relation.
     pub relation: usize,
     /// The node.
     pub dst: NodeIdx,
-    /// First rank at which they differ; none if only the in-degree does.
+    /// First rank at which they differ; none if only the number of in-edges or self-loops does.
     pub first: Option<usize>,
     /// The in-edges after the changes, as many as the out-edges have.
     pub kept: KeptEdges,
@@ -58,6 +59,8 @@ pub struct Reach {
     pub hops: Vec<Vec<NodeIdx>>,
     /// `[layers + 1]`: nodes whose rows may differ after each layer; layer 0 is the input.
     pub layers: Vec<Vec<NodeIdx>>,
+    /// Whether nodes were added or removed, so that others have other places among the ids.
+    pub moves_ids: bool,
 }
 
 /// Why a node is reached by itself.
@@ -65,7 +68,7 @@ pub struct Reach {
 pub(crate) enum Seed {
     /// It is new, or its features differ.
     Input,
-    /// Its in-degree differs.
+    /// Its number of in-edges or of self-loops differs.
     Degree,
     /// Its in-edges of a relation differ from a rank on.
     Sample { relation: usize, first: usize },
@@ -149,6 +152,7 @@ pub fn reach(
         reach_own(peer, &shared, &nights, &edges, &plan)
     })?;
     let (mut all, mut overlay) = (Reach::default(), numbers.overlay());
+    all.moves_ids = numbers.moves_ids();
     for own in parts {
         let part = own.reach;
         overlay.edits.extend(own.edits);
@@ -210,10 +214,7 @@ fn reach_own(
     for ((relation, dst), stages) in edited.kept {
         let differs = |old: &KeptEdges| {
             let first = old.first_difference(&stages.now);
-            (
-                first,
-                first.is_some() || old.in_degree != stages.now.in_degree,
-            )
+            (first, first.is_some() || !old.has_degree_of(&stages.now))
         };
         let ((first, is_changed), (_, differs)) =
             (differs(&stages.parent), differs(&stages.stored));
@@ -362,7 +363,7 @@ impl Edited<'_> {
         let seeds = |kept: &KeptEdges| {
             let first = stages.parent.first_difference(kept);
             let sample = first.map(|first| Seed::Sample { relation, first });
-            let has_degree = kept.in_degree == stages.parent.in_degree;
+            let has_degree = kept.has_degree_of(&stages.parent);
             let degree = (!has_degree).then_some(Seed::Degree);
             let seeds = sample.into_iter().chain(degree);
             seeds.map(|seed| (dst.raw(), seed))

@@ -163,9 +163,9 @@ pub(crate) fn run_dataflow(
     };
     let [hops, layers] = counts.map(|of| of.iter().map(present).collect());
     Reach {
-        in_edges: Vec::new(),
         hops,
         layers,
+        ..Reach::default()
     }
 }
 

@@ -18,6 +18,9 @@ pub enum InferError {
     /// The model could not be read or run.
     #[error(transparent)]
     Gnn(#[from] GnnError),
+    /// Rows cannot be computed from those of the version before.
+    #[error("only a full run computes these rows: {0}")]
+    FullRun(&'static str),
     /// A value of the job cannot be used.
     #[error("`{key}` is {value}: {allowed}")]
     Key {
@@ -122,6 +125,7 @@ impl InferError {
             | Self::Missing { .. }
             | Self::Model { .. }
             | Self::Unfit { .. }
+            | Self::FullRun(_)
             | Self::Columns { .. } => ErrorKind::Usage,
             Self::NotFinite { .. } => ErrorKind::Data,
             // Errors in the files of the model: the user must name another model.

@@ -357,11 +357,18 @@ impl<'a> Segmented<'a> {
         let (partition, local) = locate(store, hub.node);
         let edges = partition.in_edges(hub.relation, 0, local, usize::MAX);
         let count = num_segments(partition.in_degree(hub.relation, local));
-        let segments: Vec<u32> = edges
-            .src
-            .iter()
-            .map(|&src| narrow(placement.segment(src, count)))
-            .collect();
+        Self::of(edges, count, columns, |src| placement.segment(src, count))
+    }
+
+    /// Divides in-edges into `count` segments; `segment` returns that of a source.
+    pub(crate) fn of(
+        edges: InEdges<'a>,
+        count: usize,
+        columns: ReadColumns,
+        segment: impl Fn(NodeIdx) -> usize,
+    ) -> Self {
+        let segments = edges.src.iter().map(|&src| narrow(segment(src)));
+        let segments: Vec<u32> = segments.collect();
         let segments = Csr::new(vec![0, narrow(segments.len())], segments, count);
         segments.transposed(); // cached here, where threads make many at once
         Self {

@@ -152,7 +152,7 @@ fn gather_bytes(plan: &InferPlan, trained: &TrainedModel, store: &Store) -> Opti
 
 /// Checks that a model fits a store and a plan, and prepares it for the store's columns. Process 0
 /// logs warnings about the model.
-fn check_model(
+pub(crate) fn check_model(
     plan: &InferPlan,
     trained: TrainedModel,
     store: &Store,

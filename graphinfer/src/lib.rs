@@ -99,6 +99,7 @@
 //! # }
 //! ```
 
+mod changed_rows;
 mod checkpoint;
 mod columns;
 mod compare;
@@ -119,6 +120,7 @@ mod hubs;
 mod identity;
 mod infer;
 mod inner;
+mod kept_rows;
 mod last_round;
 mod layer;
 mod local;
@@ -138,9 +140,11 @@ mod slice;
 mod threads;
 mod typed;
 
+pub use changed_rows::{changed_rows, reach_plan};
 pub use config::{InferSampling, InferSpec, InferTargets, InferTypes, Method};
 pub use error::InferError;
 pub use infer::infer;
+pub use kept_rows::KeptRows;
 pub use memory::InferMemory;
 pub use model::{Sample, StoreNeed};
 pub use neighborhoods::infer_neighborhoods;

@@ -79,7 +79,7 @@ fn check_in_edges(
         );
         let edges = of.kept.edges.iter();
         let edges: InEdges = edges.map(|e| (numbers.display(e.src), e.weight)).collect();
-        (key, (edges, of.kept.in_degree))
+        (key, (edges, (of.kept.in_degree, of.kept.self_loops)))
     });
     assert_eq!(own.collect::<BTreeMap<_, _>>(), expected);
 }
@@ -99,9 +99,10 @@ fn check_store(shape: &Shape, store: &Store, lists: &[Lists]) {
                 let edges = kept.src.iter().zip(kept.weight.unwrap());
                 let edges: InEdges = edges.map(|(&src, &weight)| (id(src), weight)).collect();
                 let in_degree = u64::from(partition.in_degree(relation, local));
+                let loops = partition.self_loops(relation, local).map_or(0, u64::from);
                 let (ids, row) = partition.id(local);
                 if in_degree > 0 {
-                    found.insert(ids.display(row), (edges, in_degree));
+                    found.insert(ids.display(row), (edges, (in_degree, loops)));
                 }
             }
         }
@@ -109,7 +110,7 @@ fn check_store(shape: &Shape, store: &Store, lists: &[Lists]) {
             let edges = edges.iter().map(|(src, w)| (shape.id(src.0, src.1), *w));
             (shape.id(node.0, node.1), (edges.collect(), *in_degree))
         });
-        assert_eq!(found, expected.collect::<BTreeMap<_, (InEdges, u64)>>());
+        assert_eq!(found, expected.collect::<BTreeMap<_, (InEdges, _)>>());
     }
 }
 

@@ -11,8 +11,9 @@ use crate::case::{Shape, Snapshot};
 /// Type and id.
 pub(crate) type Node = (usize, i64);
 
-/// The first in-edges of each node of one relation, sources with weights, and its in-degree.
-pub(crate) type Lists = BTreeMap<Node, (Vec<(Node, f32)>, u64)>;
+/// The first in-edges of each node of one relation, sources with weights, and how many in-edges
+/// and self-loops it has.
+pub(crate) type Lists = BTreeMap<Node, (Vec<(Node, f32)>, (u64, u64))>;
 
 /// Ranks the in-edges of all nodes; one entry for each relation.
 pub(crate) fn lists(
@@ -42,11 +43,13 @@ pub(crate) fn lists(
                 }
                 ranked.sort_by(|a, b| (a.0, &a.1, a.2).cmp(&(b.0, &b.1, b.2)));
                 let in_degree = ranked.len() as u64;
+                let loops = ranked.iter().filter(|edge| (from, edge.3) == (to, dst));
+                let degree = (in_degree, loops.count() as u64);
                 let kept = ranked.iter().take(keep);
                 let kept = kept
                     .map(|&(.., src, weight)| ((from, src), weight))
                     .collect();
-                lists.insert((to, dst), (kept, in_degree));
+                lists.insert((to, dst), (kept, degree));
             }
             lists
         });
@@ -143,7 +146,7 @@ fn all_nodes(snapshot: &Snapshot) -> impl Iterator<Item = Node> {
 pub(crate) fn work(nodes: &BTreeSet<Node>, lists: &[Lists], limits: &[usize]) -> Work {
     let in_edges = lists.iter().zip(limits).flat_map(|(of, &limit)| {
         let read = nodes.iter().filter_map(|node| of.get(node));
-        read.map(move |(_, in_degree)| (*in_degree).min(limit as u64))
+        read.map(move |(_, (in_degree, _))| (*in_degree).min(limit as u64))
     });
     Work {
         rows: nodes.len() as u64,

@@ -1,0 +1,272 @@
+//! Rows that are computed from those of the version before have the bits of a full run.
+#![cfg(test)]
+
+#[expect(dead_code, reason = "typed graphs are tested where the walk is")]
+#[path = "../../../graphdelta/tests/changes/case.rs"]
+mod case;
+#[path = "../../../graphdelta/tests/changes/night.rs"]
+mod night;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use graphdelta::{After, Numbers, OutEdges, Overlay, reach};
+use graphinfer::{InferContext, InferPlan, InferSpec, KeptRows, changed_rows, infer, reach_plan};
+use schemas::{EmbeddingsDataset, Fanout, FlattenMeta, HopFanouts, Layout, Progress, Sampling};
+use serde_json::{Value, json};
+use store::Store;
+
+use case::{Draw, Edge, Shape, Snapshot, build};
+use night::NightTables;
+
+/// More in-edges make a node a hub.
+const HUB_EDGES: usize = 1 << 13;
+
+const VERSIONS: usize = 3;
+
+/// Graph, model and samples of a test.
+struct Case {
+    /// What differs from the plain architecture.
+    model: Value,
+    undirected: bool,
+    sampling: Sampling,
+    /// Of two layers; `usize::MAX` is all.
+    fanouts: [usize; 2],
+    seed: u64,
+    has_hub: bool,
+}
+
+/// What a chain of versions has met.
+#[derive(Debug, Default)]
+struct Met {
+    computed: usize,
+    all: usize,
+    hubs_appeared: usize,
+    hubs_vanished: usize,
+    /// Rows that came out as they were, although they were computed.
+    kept: usize,
+}
+
+impl Case {
+    fn save_model(&self, dir: &Path) {
+        let fanouts = self.fanouts.map(|most| match most {
+            usize::MAX => Fanout::All,
+            most => Fanout::Count(u32::try_from(most).unwrap()),
+        });
+        let flatten = FlattenMeta {
+            hops: 2,
+            fanouts: HopFanouts::untyped(&fanouts),
+            sampling: self.sampling,
+            seed: 11,
+            samples_per_target: 1,
+            layout: Layout::Shards,
+        };
+        let mut architecture = json!({
+            "layer": "sage", "aggregator": "mean", "in_dim": 1, "hidden": [8, 6], "num_layers": 2,
+            "out_dim": 3, "edge_dim": null, "edge_weight": false, "heads": 1, "out_heads": 1,
+            "dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0, "norm": "none",
+            "residual": false, "activation": "relu", "task": "classes",
+        });
+        for (key, value) in self.model.as_object().unwrap() {
+            architecture[key] = value.clone();
+        }
+        let file = json!({ "transform": "none", "architecture": architecture });
+        let mut file: gnn::ModelFile = serde_json::from_value(file).unwrap();
+        let flatten = serde_json::to_value(flatten).unwrap();
+        file.extra.insert("flatten".to_owned(), flatten);
+        let model = gnn::Model::init(&file.architecture, 7).unwrap();
+        std::fs::create_dir(dir.join("model")).unwrap();
+        gnn::save(&dir.join("model"), &model, &file).unwrap();
+    }
+
+    /// Draws the first tables; a hub has many parallel edges.
+    fn draw(&self, shape: &Shape, draw: &mut Draw) -> Snapshot {
+        let mut snapshot = shape.draw(draw);
+        if self.has_hub {
+            let ids: Vec<i64> = snapshot.nodes[0].keys().copied().collect();
+            let edges = (0..HUB_EDGES + 200).map(|_| Edge {
+                src: draw.of(&ids),
+                dst: ids[0],
+                weight: 1.0,
+            });
+            snapshot.edges[0].extend(edges);
+        }
+        snapshot
+    }
+
+    /// Draws the changes of a night; with a hub, some nights add many in-edges to it.
+    fn draw_night(
+        &self,
+        (shape, now, version): (&Shape, &Snapshot, usize),
+        draw: &mut Draw,
+    ) -> NightTables {
+        let mut tables = NightTables::draw(shape, now, draw);
+        if self.has_hub && version % 2 == 1 {
+            let removed = |id: &i64| tables.nodes[0].contains(&(*id, None));
+            let mut ids = now.nodes[0].keys().filter(|id| !removed(id));
+            let hub = *ids.next().unwrap();
+            let src = *ids.next_back().unwrap();
+            tables.edges[0].retain(|&(a, b, _)| (a, b) != (src, hub) && (a, b) != (hub, src));
+            tables.edges[0].extend((0..HUB_EDGES + 200).map(|_| (src, hub, Some(1.0))));
+        }
+        tables
+    }
+}
+
+fn plan(dir: &Path, output: &str, layer: usize) -> InferPlan {
+    let spec = json!({ "output": output, "layer": layer });
+    let spec: InferSpec = serde_json::from_value(spec).unwrap();
+    let context = InferContext {
+        model: Some(dir.join("model")),
+        input: None,
+        base: dir.to_owned(),
+        nodes: None,
+        work_dir: dir.join("work"),
+        fresh: false,
+    };
+    spec.into_plan(context).unwrap()
+}
+
+/// Compares the rows of every layer with those of a full run on the tables.
+fn check_full(
+    (dir, store): (&Path, &Store),
+    (after, rows): (&After, &KeptRows),
+    (version, what): (usize, &str),
+) {
+    let quiet: Progress = Arc::new(|_| {});
+    let nodes = after.nodes();
+    for layer in 1..=2 {
+        let plan = plan(dir, &format!("full-{version}-{layer}"), layer);
+        infer(&plan, store, &quiet).unwrap();
+        let full = EmbeddingsDataset::open(plan.output()).unwrap();
+        let full = full.read_part(0).unwrap();
+        assert_eq!(full.ids.len(), nodes.len(), "{what}");
+        for (at, &node) in nodes.iter().enumerate() {
+            assert_eq!(full.ids.display(at), after.display(node), "{what}");
+            let bits = |of: &[f32]| of.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let expected = &full.embedding[at * full.dim..][..full.dim];
+            let id = after.display(node);
+            let own = rows.row(layer, node);
+            assert_eq!(
+                bits(own),
+                bits(expected),
+                "{what}, version {version}, layer {layer}, node {id}"
+            );
+        }
+    }
+}
+
+fn num_hubs(after: &After) -> usize {
+    let nodes = after.nodes().into_iter();
+    nodes
+        .filter(|&node| after.in_degree(node) > HUB_EDGES as u64)
+        .count()
+}
+
+fn check(case: &Case, met: &mut Met) {
+    let what = format!(
+        "{}, undirected {}, {:?}, {:?}, seed {}",
+        case.model, case.undirected, case.sampling, case.fanouts, case.seed
+    );
+    let (shape, mut draw) = (Shape::untyped(case.undirected), Draw(case.seed));
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    case.save_model(dir);
+    let mut now = case.draw(&shape, &mut draw);
+    let graph = shape.write(&now, dir);
+    let keep = [case.fanouts[0].max(case.fanouts[1])];
+    let settings = (case.sampling, &keep[..]);
+    let store = build(&graph, &dir.join("store"), settings, 2);
+    let plan = plan(dir, "none", 2);
+    let limits = reach_plan(&plan, &store).unwrap();
+    let out = OutEdges::open_or_write(&store, &limits.keep(), &dir.join("out")).unwrap();
+    let mut overlay = Overlay::default();
+    let stored = Arc::new(Numbers::of(&store, &graph, overlay.clone()).unwrap());
+    let mut after = After::new(&stored, overlay.clone()).unwrap();
+    let (mut rows, _) = changed_rows(&plan, &after, None).unwrap();
+    check_full((dir, &store), (&after, &rows), (0, &what));
+    for version in 1..=VERSIONS {
+        let tables = case.draw_night((&shape, &now, version), &mut draw);
+        tables.apply(&shape, &mut now);
+        let own = dir.join(format!("version-{version}"));
+        let changes = tables.write(&shape, &own);
+        let mut numbers = Numbers::of(&store, &graph, overlay).unwrap();
+        let changes = changes.read(dir, &graph, case.sampling).unwrap();
+        let nights = vec![numbers.apply(changes).unwrap()];
+        let (reached, of_version) =
+            reach(&Arc::new(numbers.clone()), nights, &out, &limits).unwrap();
+        overlay = of_version;
+        let hubs = num_hubs(&after);
+        after = After::new(&Arc::new(numbers), overlay.clone()).unwrap();
+        met.hubs_appeared += usize::from(num_hubs(&after) > hubs);
+        met.hubs_vanished += usize::from(num_hubs(&after) < hubs);
+        // Rows of the parent come from the disk.
+        rows.write(&own.join("rows"), &what).unwrap();
+        assert_eq!(KeptRows::read(&own.join("rows"), "another").unwrap(), None);
+        let parent = KeptRows::read(&own.join("rows"), &what).unwrap().unwrap();
+        let old = parent.clone();
+        let (new, computed) = changed_rows(&plan, &after, Some((&reached, parent))).unwrap();
+        for (layer, nodes) in (1..).zip(&computed) {
+            met.computed += nodes.len();
+            met.all += after.nodes().len();
+            let known = nodes.iter().filter(|node| node.index() < old.num_rows());
+            met.kept += known
+                .filter(|&&node| old.row(layer, node) == new.row(layer, node))
+                .count();
+        }
+        rows = new;
+        let full = shape.write(&now, &own);
+        let full = build(&full, &own.join("store"), settings, 2);
+        check_full((dir, &full), (&after, &rows), (version, &what));
+    }
+}
+
+fn models() -> Vec<Value> {
+    vec![
+        json!({ "layer": "sage" }),
+        json!({ "layer": "sage", "aggregator": "max", "hidden": [8], "residual": true }),
+        json!({ "layer": "gcn" }),
+        json!({ "layer": "gcn", "in_dim": 1, "hidden": [3, 9], "norm": "layer" }),
+        json!({ "layer": "gat", "heads": 2 }),
+        json!({ "layer": "gatv2", "heads": 2, "residual": true }),
+        json!({ "layer": "gin" }),
+    ]
+}
+
+fn check_models(seed: u64, samplings: &[Sampling], fanouts: [usize; 2], has_hub: bool) -> Met {
+    let mut met = Met::default();
+    for (at, model) in (0..).zip(models()) {
+        for (nth, &sampling) in (0..).zip(samplings) {
+            let case = Case {
+                model: model.clone(),
+                undirected: (at + nth) % 2 == 1,
+                sampling,
+                fanouts,
+                seed: seed + 10 * at + nth,
+                has_hub,
+            };
+            check(&case, &mut met);
+        }
+    }
+    met
+}
+
+const SAMPLINGS: [Sampling; 3] = [Sampling::Uniform, Sampling::Weighted, Sampling::Top];
+
+#[test]
+fn sampled_rows_have_the_bits_of_a_full_run() {
+    let met = check_models(1000, &SAMPLINGS, [3, 2], false);
+    assert!(met.computed < met.all && met.kept > 0, "{met:?}");
+}
+
+#[test]
+fn rows_of_all_in_edges_have_the_bits_of_a_full_run() {
+    let met = check_models(2000, &[Sampling::Uniform; 2], [usize::MAX; 2], false);
+    assert!(met.computed < met.all && met.kept > 0, "{met:?}");
+}
+
+#[test]
+fn hubs_that_appear_and_vanish_have_the_bits_of_a_full_run() {
+    let met = check_models(3000, &[Sampling::Uniform], [usize::MAX; 2], true);
+    assert!(met.hubs_appeared > 2 && met.hubs_vanished > 2, "{met:?}");
+}
