@@ -1,4 +1,5 @@
 """The split, the candidates and the metrics that both sides of a comparison share."""
+import argparse
 import glob
 import json
 import pathlib
@@ -227,13 +228,65 @@ SETTINGS = {
 }
 
 
-def losses(out, competitors, seeds, measure):
+def parser(description, epochs):
+    """Returns the arguments of the scripts that compare losses."""
+    found = argparse.ArgumentParser(description=description)
+    found.add_argument("--program", default="graphflat")
+    found.add_argument("--data", type=pathlib.Path, required=True)
+    found.add_argument("--out", type=pathlib.Path, required=True)
+    found.add_argument("--seeds", type=int, default=5)
+    found.add_argument("--epochs", type=int, default=epochs)
+    found.add_argument("--rates", nargs="*", type=float, default=[0.003, 0.01])
+    found.add_argument("--sampler", help="a library with torch_sparse's operators, without it")
+    found.add_argument("--only", nargs="*", help="competitors")
+    return found
+
+
+def parsed(of):
+    """Parses the arguments and sets PyTorch up: one thread, and the sampler."""
+    args = of.parse_args()
+    args.out = args.out.resolve()
+    with_sampler(args.sampler)
+    torch.set_num_threads(1)
+    return args
+
+
+def train_stages(args, sizes, loss, in_batch, rate):
+    """Returns `[train]` and `[infer]` of a GraphSAGE; `sizes` are its width and its batch size."""
+    width, batch = sizes
+    return f"""[train]
+streamed = true
+output = "{args.out}/model"
+model = "sage"
+hidden = [{width}, {width}]
+dropout = 0.0
+learning_rate = {rate}
+batch_size = {batch}
+epochs = {args.epochs}
+loss = "{loss}"
+negatives = {{ in_batch = {json.dumps(in_batch)}, random = {RANDOM}, evaluation = {CANDIDATES} }}
+[infer]
+output = "{args.out}/embeddings"
+sampling = "none"
+"""
+
+
+def losses(args, ours, pyg_with_choices, measure):
     """Trains both sides with every setting; prints the mean of the choice with the best val MRR.
 
-    `competitors` has, by name, a function of (loss, in_batch, seed, *choice) that returns the
-    embeddings of src and dst, the choices, and the names of its settings. The first three seeds
-    choose, all seeds count. `measure` returns the metrics of embeddings.
+    `ours` is a function of (loss, in_batch, seed, rate) that returns the embeddings of src and dst.
+    `pyg_with_choices` are a function of (is_corrected, loss, in_batch, seed, *choice) and its
+    choices. The first three seeds choose, all seeds count. `measure` returns the metrics of
+    embeddings.
     """
+    pyg, choices_of_pyg = pyg_with_choices
+    competitors = {
+        "here": (ours, [(rate,) for rate in args.rates], list(SETTINGS)),
+        "PyG": (lambda *rest: pyg(False, *rest), choices_of_pyg, list(SETTINGS)),
+        "PyG, corrected": (lambda *rest: pyg(True, *rest), choices_of_pyg, ["softmax, in-batch"]),
+    }
+    out, seeds = args.out, args.seeds
+
     def trained(name, setting, choice, of_seeds):
         for seed in of_seeds:
             found = measure(competitors[name][0](*SETTINGS[setting], seed, *choice))
@@ -242,7 +295,8 @@ def losses(out, competitors, seeds, measure):
                 file.write(json.dumps(line) + "\n")
             yield found
 
-    for name, (_, choices, settings) in competitors.items():
+    for name in args.only or competitors:
+        _, choices, settings = competitors[name]
         for setting in settings:
             tried = {
                 choice: list(trained(name, setting, choice, range(min(seeds, CHOICE_SEEDS))))

@@ -10,9 +10,7 @@ papers. The best epoch and the learning rate are chosen by val MRR.
 
     python dblp.py --program graphflat --data DATA/hgb-dblp --out out
 """
-import argparse
 import json
-import pathlib
 
 import numpy as np
 import pyarrow.compute as compute
@@ -71,22 +69,8 @@ def split_of(args):
 
 
 def ours(args, loss, in_batch, seed, rate):
-    stages = f"""fanouts = {FANOUTS}
-[train]
-streamed = true
-output = "{args.out}/model"
-model = "sage"
-hidden = [{WIDTH}, {WIDTH}]
-dropout = 0.0
-learning_rate = {rate}
-batch_size = {BATCH}
-epochs = {args.epochs}
-loss = "{loss}"
-negatives = {{ in_batch = {json.dumps(in_batch)}, random = {common.RANDOM}, evaluation = 100 }}
-[infer]
-output = "{args.out}/embeddings"
-sampling = "none"
-"""
+    stages = f"fanouts = {FANOUTS}\n"
+    stages += common.train_stages(args, (WIDTH, BATCH), loss, in_batch, rate)
     common.run(args.program, args.out / "job.toml", job(args, seed, stages))
     folders = [args.out / "embeddings" / "embeddings" / name for name in ("author", "paper")]
     return [common.embeddings_of(folder) for folder in folders]
@@ -184,19 +168,7 @@ def graph(args, split, first_id):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--program", default="graphflat")
-    parser.add_argument("--data", type=pathlib.Path, required=True)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--rates", nargs="*", type=float, default=[0.003, 0.01])
-    parser.add_argument("--sampler", help="a library with torch_sparse's operators, without it")
-    parser.add_argument("--only", nargs="*", help="competitors")
-    args = parser.parse_args()
-    args.out = args.out.resolve()
-    common.with_sampler(args.sampler)
-    torch.set_num_threads(1)
+    args = common.parsed(common.parser(__doc__, epochs=30))
     first_id = {}
     for name in TYPES:
         ids = parquet.read_table(args.data / f"nodes.{name}.parquet", columns=["id"])["id"]
@@ -207,19 +179,11 @@ def main():
     print(json.dumps({**counts, "author_paper_messages": data[PAIRS].num_edges}), flush=True)
     drawn = common.candidates_of(split, data["paper"].num_nodes)
 
-    def with_pyg(is_corrected):
-        return lambda *rest: pyg(args, data, split, drawn, is_corrected, *rest)
-
-    rates = [(rate,) for rate in args.rates]
-    competitors = {
-        "here": (lambda *rest: ours(args, *rest), rates, list(common.SETTINGS)),
-        "PyG": (with_pyg(False), rates, list(common.SETTINGS)),
-        "PyG, corrected": (with_pyg(True), rates, ["softmax, in-batch"]),
-    }
-    only = args.only or list(competitors)
-    chosen = {name: of for name, of in competitors.items() if name in only}
     common.losses(
-        args.out, chosen, args.seeds, lambda rows: common.measure(rows, split, drawn, False)
+        args,
+        lambda *rest: ours(args, *rest),
+        (lambda *rest: pyg(args, data, split, drawn, *rest), [(rate,) for rate in args.rates]),
+        lambda rows: common.measure(rows, split, drawn, False),
     )
 
 

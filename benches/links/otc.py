@@ -10,10 +10,8 @@ val MRR, in PyG the first values of the learnable rows, too.
 
     python otc.py --program graphflat --data DATA/bitcoin-otc --out out
 """
-import argparse
 import itertools
 import json
-import pathlib
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -58,22 +56,8 @@ def split_of(args):
 
 
 def ours(args, loss, in_batch, seed, rate):
-    stages = f"""negatives_per_part = {args.negatives_per_part}
-[train]
-streamed = true
-output = "{args.out}/model"
-model = "sage"
-hidden = [{WIDTH}, {WIDTH}]
-dropout = 0.0
-learning_rate = {rate}
-batch_size = {BATCH}
-epochs = {args.epochs}
-loss = "{loss}"
-negatives = {{ in_batch = {json.dumps(in_batch)}, random = {common.RANDOM}, evaluation = 100 }}
-[infer]
-output = "{args.out}/embeddings"
-sampling = "none"
-"""
+    stages = f"negatives_per_part = {args.negatives_per_part}\n"
+    stages += common.train_stages(args, (WIDTH, BATCH), loss, in_batch, rate)
     common.run(args.program, args.out / "job.toml", job(args, seed, stages))
     rows = common.embeddings_of(args.out / "embeddings")
     return rows, rows
@@ -118,20 +102,9 @@ def pyg(args, messages, split, drawn, num_nodes, is_corrected, loss, in_batch, s
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--program", default="graphflat")
-    parser.add_argument("--data", type=pathlib.Path, required=True)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--rates", nargs="*", type=float, default=[0.003, 0.01])
+    parser = common.parser(__doc__, epochs=20)
     parser.add_argument("--negatives-per-part", type=int, default=1024, help="ours only")
-    parser.add_argument("--sampler", help="a library with torch_sparse's operators, without it")
-    parser.add_argument("--only", nargs="*", help="competitors")
-    args = parser.parse_args()
-    args.out = args.out.resolve()
-    common.with_sampler(args.sampler)
-    torch.set_num_threads(1)
+    args = common.parsed(parser)
     num_nodes = parquet.read_metadata(args.data / "nodes.parquet").num_rows
     split = split_of(args)
     edges = parquet.read_table(args.data / "edges.parquet")
@@ -147,21 +120,14 @@ def main():
     print(json.dumps({"message_edges": messages.shape[1], "nodes_with_messages": len(heard)}))
     drawn = common.candidates_of(split, num_nodes)
 
-    def with_pyg(is_corrected):
-        return lambda *rest: pyg(
-            args, torch.from_numpy(messages), split, drawn, num_nodes, is_corrected, *rest
-        )
-
+    messages = torch.from_numpy(messages)
     starts = list(itertools.product(args.rates, ("normal", "uniform")))
-    rates = [(rate,) for rate in args.rates]
-    competitors = {
-        "here": (lambda *rest: ours(args, *rest), rates, list(common.SETTINGS)),
-        "PyG": (with_pyg(False), starts, list(common.SETTINGS)),
-        "PyG, corrected": (with_pyg(True), starts, ["softmax, in-batch"]),
-    }
-    only = args.only or list(competitors)
-    chosen = {name: of for name, of in competitors.items() if name in only}
-    common.losses(args.out, chosen, args.seeds, lambda rows: common.measure(rows, split, drawn))
+    common.losses(
+        args,
+        lambda *rest: ours(args, *rest),
+        (lambda *rest: pyg(args, messages, split, drawn, num_nodes, *rest), starts),
+        lambda rows: common.measure(rows, split, drawn),
+    )
 
 
 if __name__ == "__main__":
