@@ -224,14 +224,16 @@ pub fn report(queries: &[Query], ranks: &[Ranks], num_items: usize, cutoffs: &[u
         let known = known.filter(|item| query.wanted.binary_search(item).is_err());
         num_items - query.wanted.len() - known.count()
     };
-    let candidates = asked().map(|(query, _)| query.wanted.len() * (1 + others(query)));
-    let auc = asked().map(|(query, of_query)| match others(query) {
-        0 => 0.5 * query.wanted.len() as f64,
-        others => {
-            let above = of_query.filtered.iter().map(|rank| rank - 1.0);
-            query.wanted.len() as f64 - above.sum::<f64>() / others as f64
-        }
-    });
+    let (mut candidates, mut auc) = (0.0, 0.0);
+    for (query, of_query) in asked() {
+        let (wanted, others) = (query.wanted.len() as f64, others(query) as f64);
+        candidates += wanted * (1.0 + others);
+        let above = of_query.filtered.iter().map(|rank| rank - 1.0);
+        auc += match others {
+            0.0 => 0.5 * wanted,
+            _ => wanted - above.sum::<f64>() / others,
+        };
+    }
     let precision = asked().map(|(_, of_query)| average_precision(&of_query.joint));
     let filtered = || asked().flat_map(|(_, of_query)| &of_query.filtered);
     let at = cutoffs.iter().map(|&cutoff| {
@@ -257,9 +259,9 @@ pub fn report(queries: &[Query], ranks: &[Ranks], num_items: usize, cutoffs: &[u
     RankReport {
         num_queries: num_queries as u64,
         num_pairs: num_pairs as u64,
-        candidates: candidates.map(|count| count as f64).sum::<f64>() / of_pairs,
+        candidates: candidates / of_pairs,
         mrr: filtered().map(|rank| 1.0 / rank).sum::<f64>() / of_pairs,
-        auc: auc.sum::<f64>() / of_pairs,
+        auc: auc / of_pairs,
         average_precision: precision.sum::<f64>() / of_queries,
         at: at.collect(),
     }
@@ -267,7 +269,9 @@ pub fn report(queries: &[Query], ranks: &[Ranks], num_items: usize, cutoffs: &[u
 
 /// Returns the mean over wanted items of the share of wanted items among those up to its rank.
 fn average_precision(joint: &[f64]) -> f64 {
-    let share = |&rank: &f64| joint.iter().filter(|&&other| other <= rank).count() as f64 / rank;
+    let mut ascending = joint.to_vec();
+    ascending.sort_unstable_by(f64::total_cmp);
+    let share = |&rank: &f64| ascending.partition_point(|&other| other <= rank) as f64 / rank;
     joint.iter().map(share).sum::<f64>() / joint.len().max(1) as f64
 }
 
