@@ -5,7 +5,7 @@
 //! reaches no further row.
 
 use crate::InferError;
-use crate::graph::{EDGES_MAX, NODES_MAX};
+use crate::graph::cut_blocks;
 use crate::hubs::{ReadColumns, Segmented, is_hub, num_segments};
 use crate::infer::check_model;
 use crate::kept_rows::KeptRows;
@@ -222,21 +222,6 @@ impl<'a> Version<'a> {
         is_hub(self.in_degree(node), limit)
     }
 
-    /// Cuts listed nodes into blocks of bounded size.
-    fn blocks(&self, listed: &[NodeIdx], limit: usize) -> Vec<Range<usize>> {
-        let mut blocks = Vec::new();
-        let (mut start, mut edges) = (0, 0);
-        for (at, &node) in listed.iter().enumerate() {
-            edges += (self.in_degree(node) as usize).min(limit);
-            let end = at + 1;
-            if end - start == NODES_MAX || edges >= EDGES_MAX || end == listed.len() {
-                blocks.push(start..end);
-                (start, edges) = (end, 0);
-            }
-        }
-        blocks
-    }
-
     /// Computes a layer's rows of listed nodes, block by block, from the rows of the layer before.
     fn run(
         &self,
@@ -245,7 +230,10 @@ impl<'a> Version<'a> {
         rows: &KeptRows,
         threads: &Threads,
     ) -> Result<Vec<(Range<usize>, Dense)>, InferError> {
-        let blocks = self.blocks(listed, self.limits[layer - 1]);
+        let limit = self.limits[layer - 1];
+        let blocks = cut_blocks(0..listed.len(), |at| {
+            (self.in_degree(listed[at]) as usize).min(limit)
+        });
         let done = Mutex::new(Vec::with_capacity(blocks.len()));
         let conv = || self.trained.model.layer_slice(layer, false);
         threads.run(blocks.len(), conv, |conv, at| {

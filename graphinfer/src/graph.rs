@@ -158,17 +158,9 @@ impl Graph {
 
     /// Cuts some rows into blocks of bounded size. Only the in-degrees and `limit` decide the cuts.
     pub(crate) fn ranges(&self, rows: Range<usize>, limit: usize) -> Vec<Range<usize>> {
-        let mut ranges = Vec::new();
-        let (mut start, mut edges) = (rows.start, 0);
-        for row in rows.clone() {
-            edges += (self.columns.in_degree()[row] as usize).min(limit);
-            let end = row + 1;
-            if end - start == NODES_MAX || edges >= EDGES_MAX || end == rows.end {
-                ranges.push(start..end);
-                (start, edges) = (end, 0);
-            }
-        }
-        ranges
+        cut_blocks(rows, |row| {
+            (self.columns.in_degree()[row] as usize).min(limit)
+        })
     }
 
     /// Builds the block of some own rows: the first `limit` in-edges of each row in rank order, and
@@ -371,6 +363,25 @@ pub(crate) fn completed<'a>(
         embedding.dim(),
         rows.into_iter(),
     ))
+}
+
+/// Cuts rows into blocks of bounded size; `num_in_edges` returns how many in-edges of a row a layer
+/// reads.
+pub(crate) fn cut_blocks(
+    rows: Range<usize>,
+    num_in_edges: impl Fn(usize) -> usize,
+) -> Vec<Range<usize>> {
+    let mut blocks = Vec::new();
+    let (mut start, mut edges) = (rows.start, 0);
+    for row in rows.clone() {
+        edges += num_in_edges(row);
+        let end = row + 1;
+        if end - start == NODES_MAX || edges >= EDGES_MAX || end == rows.end {
+            blocks.push(start..end);
+            (start, edges) = (end, 0);
+        }
+    }
+    blocks
 }
 
 /// Returns the row of a node in one process: all nodes have rows, in the order of ids.
