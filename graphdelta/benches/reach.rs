@@ -16,9 +16,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{Int64Array, RecordBatch, StringArray};
-use graphdelta::{ChangesSpec, Degrees, Numbers, OutEdges, Overlay, ReachPlan, reach};
+use graphdelta::{Changes, Degrees, Numbers, OutEdges, Overlay, ReachPlan, reach};
 use parquet::arrow::ArrowWriter;
-use schemas::{GraphPlan, InputSpec, LocalIdx, NodeIdx, Progress, Sampling, TablePath};
+use schemas::{
+    ChangesSpec, GraphPlan, InputSpec, LocalIdx, NodeIdx, Progress, Sampling, TablePath,
+};
 use serde_json::json;
 use store::sample::mix;
 use store::{HUB_THRESHOLD, Store, StorePlan, open_or_build};
@@ -169,7 +171,7 @@ fn run_versions(
         let overlay = parent_read.transpose()?.unwrap_or_default();
         report("  read the parent", all);
         let reading = Instant::now();
-        let changes = spec.read(dir, graph, Sampling::Uniform)?;
+        let changes = Changes::read(&spec, dir, graph, Sampling::Uniform)?;
         report("  read the changes", reading);
         let numbering = Instant::now();
         let mut numbers = Numbers::of(store, graph, overlay)?;

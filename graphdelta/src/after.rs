@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use schemas::{Features, NodeIdx};
+use schemas::{Features, Ids, NodeIdx};
 use store::Store;
 
 use crate::in_edges::{KeptEdge, KeptEdges, kept_edge};
@@ -59,6 +59,26 @@ impl After {
     /// Returns a node's id as people write it.
     pub fn display(&self, node: NodeIdx) -> String {
         self.numbers.display(node)
+    }
+
+    /// Sorts nodes by their ids.
+    pub fn sort(&self, nodes: &mut [NodeIdx]) {
+        nodes.sort_unstable_by_key(|&node| self.numbers.order(node));
+    }
+
+    /// Returns the ids of some nodes, removed or not.
+    pub fn ids(&self, nodes: &[NodeIdx]) -> Ids {
+        let mut ids = Ids::new(self.store().meta().graph.types[0].id_type);
+        for &node in nodes {
+            let (of, row) = self.numbers.id(node);
+            ids.push_from(of, row);
+        }
+        ids
+    }
+
+    /// Returns what changes have made of the store.
+    pub fn overlay(&self) -> &Overlay {
+        &self.overlay
     }
 
     /// Returns the number of a node's in-edges.

@@ -4,31 +4,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use schemas::{
-    ColumnMeta, EdgeRows, EdgesPlan, EdgesSpec, Features, GraphPlan, IdType, Ids, InputSpec,
-    NodesPlan, NodesSpec, Sampling, TablePath, TypePlan, WhereValue,
-};
-use serde::{Deserialize, Serialize};
-
 use crate::DeltaError;
+use schemas::{
+    ChangesSpec, ColumnMeta, EdgeRows, EdgesPlan, EdgesSpec, Features, GraphPlan, IdType, Ids,
+    InputSpec, NodesPlan, NodesSpec, Sampling, TablePath, TypePlan, WhereValue,
+};
 
 /// Column that tells what a row does: `upsert` or `delete`.
 pub const OP: &str = "op";
 
 const OPS: [&str; 2] = ["upsert", "delete"];
-
-/// Tables of the changes of one night, by the type or relation of the table that they change; the
-/// name is empty if nodes have no types.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ChangesSpec {
-    /// Changes of node tables.
-    #[serde(default)]
-    pub nodes: BTreeMap<String, TablePath>,
-    /// Changes of edge tables.
-    #[serde(default)]
-    pub edges: BTreeMap<String, TablePath>,
-}
 
 /// The changes of one night, as their tables have them.
 #[derive(Clone, Debug, Default)]
@@ -71,8 +56,8 @@ pub(crate) struct EdgeChanges {
     pub(crate) deletes: Vec<EdgeRows>,
 }
 
-impl ChangesSpec {
-    /// Reads the changes of a graph; `graph` is the plan of the tables that are changed, and
+impl Changes {
+    /// Reads the changes that tables hold; `graph` is the plan of the tables that are changed, and
     /// `sampling` the one of the store.
     ///
     /// # Errors
@@ -80,13 +65,13 @@ impl ChangesSpec {
     /// If a table is missing or has other columns than the table that it changes, or a value is not
     /// allowed: names key, file, column and row.
     pub fn read(
-        &self,
+        spec: &ChangesSpec,
         base: &Path,
         graph: &GraphPlan,
         sampling: Sampling,
-    ) -> Result<Changes, DeltaError> {
-        let mut changes = Changes::default();
-        for (name, path) in &self.nodes {
+    ) -> Result<Self, DeltaError> {
+        let mut changes = Self::default();
+        for (name, path) in &spec.nodes {
             let type_idx = graph
                 .type_idx(name)
                 .ok_or_else(|| unknown("node type", name))?;
@@ -96,7 +81,7 @@ impl ChangesSpec {
                 .nodes
                 .push(read.map_err(|e| e.under_key("nodes", name))?);
         }
-        for (name, path) in &self.edges {
+        for (name, path) in &spec.edges {
             let relation = graph.relation_idx(name);
             let relation = relation.filter(|&at| !graph.relations[at].reversed);
             let relation = relation.ok_or_else(|| unknown("relation with a table", name))?;
@@ -106,6 +91,30 @@ impl ChangesSpec {
                 .push(read.map_err(|e| e.under_key("edges", name))?);
         }
         Ok(changes)
+    }
+}
+
+impl Changes {
+    /// Returns fingerprints of the tables.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub fn fingerprints(&self) -> Result<serde_json::Value, DeltaError> {
+        let mut tables = Vec::new();
+        for of_type in &self.nodes {
+            tables.push(serde_json::json!({
+                "type": of_type.type_idx,
+                "files": of_type.plan.fingerprint()?,
+            }));
+        }
+        for of_table in &self.edges {
+            tables.push(serde_json::json!({
+                "relation": of_table.relation,
+                "files": of_table.plan.fingerprint()?,
+            }));
+        }
+        Ok(serde_json::Value::Array(tables))
     }
 }
 
@@ -269,6 +278,7 @@ fn read_edges(
             edges: BTreeMap::from([(of_relation.name.clone(), spec)]),
             pairs: None,
             graphs: None,
+            changes: Vec::new(),
         };
         Ok(Arc::clone(&input.into_plan(base)?.relations[0].edges))
     };

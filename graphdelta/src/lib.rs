@@ -1,6 +1,6 @@
 //! Changes of a graph: what a night's changes reach, per hop and per layer.
 //!
-//! [`ChangesSpec`] reads tables of changes, [`Numbers`] numbers their nodes, and [`reach`] finds
+//! [`Changes`] are read from tables, [`Numbers`] numbers their nodes, and [`reach`] finds
 //! the samples that differ and the nodes whose neighbourhoods or rows may differ. It reads the
 //! in-edges of changed nodes and the out-edges of reached ones, not the whole graph. An [`Overlay`]
 //! holds all that changes have made of the store; the next changes start from it.
@@ -20,7 +20,7 @@ mod walk;
 mod work;
 
 pub use after::After;
-pub use changes::{Changes, ChangesSpec, OP};
+pub use changes::{Changes, OP};
 pub use error::DeltaError;
 pub use in_edges::{KeptEdge, KeptEdges};
 pub use numbers::{Night, Numbers};

@@ -208,12 +208,15 @@ impl Numbers {
 
     /// Returns a node's id as people write it.
     pub fn display(&self, node: NodeIdx) -> String {
+        let (ids, row) = self.id(node);
+        ids.display(row)
+    }
+
+    /// Returns ids and the row in them that holds a node's.
+    pub(crate) fn id(&self, node: NodeIdx) -> (&Ids, usize) {
         match self.added(node) {
-            Some(added) => added.id.display(0),
-            None => {
-                let (ids, row) = self.stored_id(node);
-                ids.display(row)
-            }
+            Some(added) => (&added.id, 0),
+            None => self.stored_id(node),
         }
     }
 

@@ -40,7 +40,7 @@ pub struct Overlay {
 /// Description of the files, written last.
 #[derive(Debug, Serialize, Deserialize)]
 struct Meta {
-    /// Fingerprint of the store.
+    /// Fingerprint of the store's nodes and edges, which numbers follow from.
     store: String,
     /// In-edges of a node and relation that [`Overlay::kept`] has at most.
     keep: Vec<usize>,
@@ -88,6 +88,16 @@ fn narrow(at: usize) -> u32 {
 type Tables = [(&'static str, Vec<RecordBatch>); 5];
 
 impl Overlay {
+    /// Returns the number of added nodes, removed or not.
+    pub fn num_added(&self) -> usize {
+        self.added.len()
+    }
+
+    /// Lists the removed nodes, ascending.
+    pub fn removed(&self) -> impl Iterator<Item = NodeIdx> {
+        self.removed.iter().copied()
+    }
+
     /// Writes the overlay to a new directory. `keep`: how many in-edges its lists have at most.
     ///
     /// # Errors
@@ -109,7 +119,7 @@ impl Overlay {
             files.push(file.expect("a batch was written").finish()?);
         }
         let meta = Meta {
-            store: store.meta().fingerprint.clone(),
+            store: store.meta().edges_fingerprint(),
             keep: keep.to_vec(),
             files,
         };
@@ -159,7 +169,7 @@ impl Overlay {
         let text = schemas::storage::read(&dir.join(META))?;
         let text = text.ok_or_else(|| damaged(format!("{META} is missing")))?;
         let meta: Meta = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
-        if meta.store != store.meta().fingerprint || meta.keep != keep {
+        if meta.store != store.meta().edges_fingerprint() || meta.keep != keep {
             return Err(DeltaError::OtherBase {
                 path: dir.to_owned(),
             });

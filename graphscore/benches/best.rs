@@ -183,6 +183,7 @@ fn write_embeddings(
         return Err("the directory is new".into());
     };
     let columns = EmbeddingColumns {
+        are_changes: false,
         id_type: IdType::Int64,
         passed: None,
         vectors: vec![("embedding", dim)],

@@ -56,7 +56,7 @@ impl<'a> EndRows<'a> {
         let parts = dataset.parts_of(name);
         let mut starts = vec![0];
         for &part in &parts {
-            let rows = usize::try_from(dataset.manifest().parts[part].rows);
+            let rows = usize::try_from(dataset.num_rows(part));
             starts.push(starts[starts.len() - 1] + rows.expect("nodes fit 32 bits"));
         }
         Self {

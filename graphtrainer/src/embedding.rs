@@ -120,6 +120,7 @@ impl NodeEmbeddings {
     /// Writes the table, and returns its file with its description.
     pub(crate) fn write(&self, output: &Output) -> Result<(FileEntry, TableFile), TrainError> {
         let columns = EmbeddingColumns {
+            are_changes: false,
             id_type: self.rows.ids.id_type(),
             passed: None,
             vectors: vec![("embedding", self.dim)],

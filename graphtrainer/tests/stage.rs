@@ -51,6 +51,7 @@ fn flatten_graph(dir: &Path, graph: &Graph, layout: Layout) {
         flatten: Some(meta),
         parts: output.parts(),
         report: serde_json::Value::Null,
+        version: None,
     };
     output.finish(&manifest).unwrap();
 }

@@ -1,5 +1,6 @@
 //! The input tables of a job as written.
 
+mod changes;
 mod column;
 mod graphs;
 mod input;
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use changes::ChangesSpec;
 pub use column::{CATEGORIES_MAX, ColumnKind, ColumnSpec, ONE_HOT};
 pub(crate) use graphs::NamedTables;
 pub use graphs::{GRAPH, GraphsSpec, IN_GRAPH};

@@ -23,6 +23,7 @@ mod remove;
 mod replace;
 #[cfg(test)]
 mod tests;
+mod version;
 
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,8 @@ pub use lock::DirLock;
 pub use output::{Opened, Output};
 pub use owner::{is_begun, refuse_foreign, refuse_taken};
 pub use part_file::PartFile;
+pub(crate) use version::{CHANGES, DELETES, REPLACED, VERSION};
+pub use version::{KeptOutput, ParentOutput, VersionMeta};
 
 use crate::columns::{GraphMeta, Split};
 use crate::error::{Result, SchemaError};
@@ -56,7 +59,7 @@ const ASIDE: &str = "_new";
 /// File in [`ASIDE`] that exists from the removal of the old output until the new one is moved.
 const MOVING: &str = "_moving";
 /// Folders of parts inside an output directory, for parts of several files.
-const TABLES: [&str; 4] = ["nodes", "edges", "pairs", "items"];
+const TABLES: [&str; 5] = ["nodes", "edges", "pairs", "items", CHANGES];
 /// Folder, inside an output directory, of folders of parts; it holds no parts itself.
 const FOLDERS: &str = crate::embeddings::FOLDER;
 
@@ -124,6 +127,9 @@ pub struct Manifest {
     pub parts: Vec<PartEntry>,
     /// The stage's report.
     pub report: serde_json::Value,
+    /// How the output follows from an earlier one, if it holds changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<VersionMeta>,
 }
 
 impl Manifest {
@@ -148,6 +154,7 @@ impl Manifest {
             flatten: None,
             parts: Vec::new(),
             report: serde_json::Value::Null,
+            version: None,
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! The nodes of a typed graph have a folder for each type, `embeddings/TYPE`.
 
+mod version;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::as_given;
 use crate::columns::{LabelMeta, Labels};
 use crate::dataset::{
-    FileEntry, Manifest, Output, PartEntry, part_name, read_manifest, verify_sizes,
+    CHANGES, FileEntry, Manifest, Output, PartEntry, REPLACED, part_name, read_manifest,
+    verify_sizes,
 };
 use crate::error::{Result, SchemaError};
 use crate::float_pages::FloatPages;
@@ -22,6 +25,8 @@ use crate::idx::NodeIdx;
 use crate::input::PassedColumns;
 use crate::parquet_file::{Batch, TABLE_SCHEMA, TableReader, number_array};
 use crate::table_writer::{Column, Strings, TableWriter};
+
+pub use version::{ReplacedRows, write_version_part};
 
 /// Metadata key of the table's schema version.
 const SCHEMA_KEY: &str = "graphinfer.schema";
@@ -58,6 +63,9 @@ pub struct EmbeddingColumns {
     /// Labels of the input, if there are predictions: predictions are written in the same form
     /// (class number or name, list of zeros and ones, number).
     pub prediction: Option<LabelMeta>,
+    /// Whether the rows are those of a version that differ from its parent's: they lie in `changes/`
+    /// and have a column `op`.
+    pub are_changes: bool,
 }
 
 /// Rows of a table of embeddings.
@@ -89,7 +97,11 @@ impl EmbeddingsWriter {
     ///
     /// If the file cannot be created.
     pub fn create(output: &Output, index: usize, columns: &EmbeddingColumns) -> Result<Self> {
-        Self::named(output, part_name(index), String::new(), columns)
+        let folder = match columns.are_changes {
+            true => format!("{CHANGES}/"),
+            false => String::new(),
+        };
+        Self::named(output, part_name(index), folder, columns)
     }
 
     /// Starts part `index` of the nodes of a type.
@@ -129,6 +141,8 @@ impl EmbeddingsWriter {
         columns: &EmbeddingColumns,
     ) -> Result<Self> {
         let mut fields = vec![Field::new("id", columns.id_type.data_type(), false)];
+        let op = Field::new(version::OP, DataType::Utf8, false);
+        fields.extend(columns.are_changes.then_some(op));
         if let Some(passed) = &columns.passed {
             fields.extend_from_slice(passed.fields());
         }
@@ -181,6 +195,9 @@ impl EmbeddingsWriter {
             )));
         }
         let mut columns = vec![Column::Array(batch.ids.to_array())];
+        if self.columns.are_changes {
+            columns.push(version::upserts(num_rows).into());
+        }
         if let Some(passed) = &self.columns.passed {
             let passed = passed.gather(NodeIdx::raw_slice(batch.nodes))?;
             columns.extend(passed.into_iter().map(Column::Array));
@@ -277,6 +294,30 @@ impl EmbeddingRows {
             prediction: Labels::empty(label),
         }
     }
+
+    /// Returns the rows but those at some positions, which ascend.
+    fn without(&self, positions: &[u64]) -> Self {
+        let mut left = Self {
+            ids: Ids::new(self.ids.id_type()),
+            dim: self.dim,
+            embedding: Vec::new(),
+            prediction: self.prediction.slice(0..0),
+        };
+        let mut keep = |range: std::ops::Range<usize>| {
+            left.ids.extend_from(&self.ids, range.clone());
+            let values = range.start * self.dim..range.end * self.dim;
+            left.embedding.extend_from_slice(&self.embedding[values]);
+            left.prediction.extend(&self.prediction.slice(range));
+        };
+        let mut start = 0;
+        for &position in positions {
+            let end = usize::try_from(position).expect("opening checked it");
+            keep(start..end);
+            start = end + 1;
+        }
+        keep(start..self.ids.len());
+        left
+    }
 }
 
 /// Reads a table of learnable rows, as [`EmbeddingsWriter::table`] starts it.
@@ -295,11 +336,24 @@ pub fn read_embedding_table(
     Ok(rows)
 }
 
-/// A finished output of embeddings.
+/// A finished output of embeddings. The rows of a version are those of earlier outputs that it
+/// keeps, and its own.
 #[derive(Clone, Debug)]
 pub struct EmbeddingsDataset {
     dir: PathBuf,
     manifest: Manifest,
+    /// Those of earlier outputs first.
+    parts: Vec<RowsPart>,
+}
+
+/// A part with rows.
+#[derive(Clone, Debug)]
+struct RowsPart {
+    /// Its output.
+    dir: PathBuf,
+    entry: PartEntry,
+    /// Rows that a version has replaced, ascending.
+    replaced: Vec<u64>,
 }
 
 impl EmbeddingsDataset {
@@ -307,7 +361,8 @@ impl EmbeddingsDataset {
     ///
     /// # Errors
     ///
-    /// If it is not finished, or a file has another size than its manifest says.
+    /// If it is not finished, or a file has another size than its manifest says; of a version also
+    /// if an earlier output, of which it keeps rows, is gone.
     pub fn open(dir: &Path) -> Result<Self> {
         let manifest = read_manifest(dir)?;
         if manifest.stage != "infer" || manifest.graph.is_none() {
@@ -321,9 +376,16 @@ impl EmbeddingsDataset {
             });
         }
         verify_sizes(dir, &manifest.parts)?;
+        let mut parts = kept_parts(dir, &manifest)?;
+        parts.extend(manifest.row_parts().map(|entry| RowsPart {
+            dir: dir.to_owned(),
+            entry: entry.clone(),
+            replaced: Vec::new(),
+        }));
         Ok(Self {
             dir: dir.to_owned(),
             manifest,
+            parts,
         })
     }
 
@@ -334,7 +396,17 @@ impl EmbeddingsDataset {
 
     /// Returns the number of parts.
     pub fn num_parts(&self) -> usize {
-        self.manifest.parts.len()
+        self.parts.len()
+    }
+
+    /// Returns the number of rows of a part.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such part.
+    pub fn num_rows(&self, index: usize) -> u64 {
+        let part = &self.parts[index];
+        part.entry.rows.saturating_sub(part.replaced.len() as u64)
     }
 
     /// Returns the name of the node type that a part is of; it is empty if nodes have no types.
@@ -343,11 +415,12 @@ impl EmbeddingsDataset {
     ///
     /// If there is no such part.
     pub fn type_of_part(&self, index: usize) -> &str {
-        let name = &self.manifest.parts[index].name;
+        let name = &self.parts[index].entry.name;
         name.split_once('/').map_or("", |(type_name, _)| type_name)
     }
 
-    /// Returns the positions of the parts of a node type, in the order of ids.
+    /// Returns the positions of the parts of a node type, in the order of ids; those of a version
+    /// follow the parts that it keeps.
     pub fn parts_of(&self, type_name: &str) -> Vec<usize> {
         let parts = 0..self.num_parts();
         parts
@@ -355,7 +428,7 @@ impl EmbeddingsDataset {
             .collect()
     }
 
-    /// Reads a part.
+    /// Reads a part, without the rows that a version has replaced.
     ///
     /// # Errors
     ///
@@ -372,9 +445,10 @@ impl EmbeddingsDataset {
             path: self.dir.clone(),
             problem: format!("part {index} is of the node type `{name}`, which the graph lacks"),
         })?;
+        let part = &self.parts[index];
         let mut rows = None;
-        for file in &self.manifest.parts[index].files {
-            let path = self.dir.join(&file.path);
+        for file in &part.entry.files {
+            let path = part.dir.join(&file.path);
             let reader = TableReader::open(&path, file, SCHEMA_KEY)?;
             let label = of_type
                 .label
@@ -384,10 +458,64 @@ impl EmbeddingsDataset {
             let rows = rows.get_or_insert_with(no_rows);
             reader.for_each(|batch| append(rows, batch, label))?;
         }
-        rows.ok_or_else(|| SchemaError::Broken {
+        let rows = rows.ok_or_else(|| SchemaError::Broken {
             path: self.dir.clone(),
             problem: format!("part {index} has no file"),
+        })?;
+        Ok(match part.replaced.is_empty() {
+            true => rows,
+            false => rows.without(&part.replaced),
         })
+    }
+}
+
+/// Lists the parts of earlier outputs that a version keeps; none if the output is no version.
+fn kept_parts(dir: &Path, manifest: &Manifest) -> Result<Vec<RowsPart>> {
+    let Some(version) = &manifest.version else {
+        return Ok(Vec::new());
+    };
+    let mut files = manifest.parts.iter().flat_map(|part| &part.files);
+    let table = files.find(|file| file.path == REPLACED);
+    let mut replaced = match table {
+        Some(entry) => version::read_replaced(dir, entry)?,
+        None => ReplacedRows::new(),
+    };
+    let mut parts = Vec::new();
+    for kept in &version.kept {
+        let of_output = kept.checked_dir(dir)?;
+        for entry in &kept.parts {
+            let names = entry.files.iter();
+            let mut of_part = names.map(|file| format!("{}/{}", kept.path, file.path));
+            let rows = of_part.find_map(|name| replaced.remove(&name));
+            let rows = rows.unwrap_or_default();
+            let ascend = rows.windows(2).all(|pair| pair[0] < pair[1]);
+            if !ascend || rows.last().is_some_and(|last| *last >= entry.rows) {
+                let name = &entry.name;
+                return Err(broken(
+                    dir,
+                    format!("it names a row twice or none of {name}"),
+                ));
+            }
+            parts.push(RowsPart {
+                dir: of_output.clone(),
+                entry: entry.clone(),
+                replaced: rows,
+            });
+        }
+    }
+    match replaced.pop_first() {
+        None => Ok(parts),
+        Some((name, _)) => {
+            let problem = format!("it names {name}, which is no file of the version");
+            Err(broken(dir, problem))
+        }
+    }
+}
+
+fn broken(dir: &Path, problem: String) -> SchemaError {
+    SchemaError::Broken {
+        path: dir.join(REPLACED),
+        problem,
     }
 }
 

@@ -157,17 +157,18 @@ pub use columns::{
     LabelMeta, Labels, NO_CLASS, PairsMeta, RelationMeta, Split, SplitMeta, TypeMeta, UntypedMeta,
 };
 pub use config::{
-    CATEGORIES_MAX, CLASSES_MAX, ColumnKind, ColumnSpec, Dangling, EdgesSpec, Exclude, FromEdges,
-    GRAPH, GraphsSpec, IN_GRAPH, InputSpec, NodesSpec, NumericLabel, ONE_HOT, PairsSpec, RowsWhere,
-    SPARSE_WIDTH_MAX, SparseSpec, SplitShares, SplitSpec, SplitValues, TablePath, Transform,
-    WalksSpec, WhereValue, describe_where,
+    CATEGORIES_MAX, CLASSES_MAX, ChangesSpec, ColumnKind, ColumnSpec, Dangling, EdgesSpec, Exclude,
+    FromEdges, GRAPH, GraphsSpec, IN_GRAPH, InputSpec, NodesSpec, NumericLabel, ONE_HOT, PairsSpec,
+    RowsWhere, SPARSE_WIDTH_MAX, SparseSpec, SplitShares, SplitSpec, SplitValues, TablePath,
+    Transform, WalksSpec, WhereValue, describe_where,
 };
 pub use dataset::{
-    FileEntry, Manifest, Opened, Output, PartEntry, PartFile, SplitCounts, read_manifest,
+    FileEntry, KeptOutput, Manifest, Opened, Output, ParentOutput, PartEntry, PartFile,
+    SplitCounts, VersionMeta, read_manifest,
 };
 pub use embeddings::{
     EmbeddingBatch, EmbeddingColumns, EmbeddingRows, EmbeddingsDataset, EmbeddingsWriter,
-    Precision, read_embedding_table,
+    Precision, ReplacedRows, read_embedding_table, write_version_part,
 };
 pub use error::{ErrorKind, Result, RowPlace, SchemaError, error_causes, error_chain};
 pub use fanout::{Fanout, FlattenMeta, HopFanouts, Layout, Sampling, keep_at_hop, use_at_layer};

@@ -185,6 +185,18 @@ impl StoreMeta {
             false => self.nodes_by_type.clone(),
         }
     }
+
+    /// Returns a fingerprint of what numbers and ranked in-edges follow from: the tables, seed and
+    /// sampling, whatever the number of partitions.
+    pub fn edges_fingerprint(&self) -> String {
+        let of = serde_json::json!({
+            "version": self.version,
+            "input": self.input,
+            "seed": self.seed,
+            "sampling": self.sampling,
+        });
+        schemas::xxh::fingerprint(of.to_string().as_bytes())
+    }
 }
 
 /// Names of a store's files. In a typed store they have the position of their type or relation.

@@ -5,8 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, StringArray};
-use graphdelta::ChangesSpec;
-use schemas::TablePath;
+use schemas::{ChangesSpec, TablePath};
 
 use crate::case::{Draw, Edge, Shape, Snapshot, write};
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use graphdelta::{ChangesSpec, Degrees, Numbers, OutEdges, Overlay, Reach, ReachPlan, reach};
-use schemas::{GraphPlan, NodeIdx, Sampling, error_chain};
+use graphdelta::{Changes, Degrees, Numbers, OutEdges, Overlay, Reach, ReachPlan, reach};
+use schemas::{ChangesSpec, GraphPlan, NodeIdx, Sampling, error_chain};
 use store::Store;
 
 use crate::case::{Draw, Shape, Snapshot, build};
@@ -141,7 +141,8 @@ impl Case<'_> {
     ) -> Overlay {
         let (shape, plan) = (self.shape, &self.plan);
         let mut numbers = Numbers::of(store, &self.graph, parent).unwrap();
-        let read = |of: &ChangesSpec| of.read(self.dir, &self.graph, self.sampling).unwrap();
+        let read =
+            |of: &ChangesSpec| Changes::read(of, self.dir, &self.graph, self.sampling).unwrap();
         let nights = nights.iter().map(|of| numbers.apply(read(of)).unwrap());
         let nights = nights.collect();
         let numbers = Arc::new(numbers);

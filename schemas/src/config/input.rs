@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{EdgesSpec, GraphsSpec, NodesSpec, PairsSpec, TablePath};
+use super::{ChangesSpec, EdgesSpec, GraphsSpec, NodesSpec, PairsSpec, TablePath};
 use crate::error::SchemaError;
 use crate::input::closest;
 
@@ -29,6 +29,9 @@ pub struct InputSpec {
     /// The graphs that are targets, where nodes are of many graphs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graphs: Option<GraphsSpec>,
+    /// What has changed since the parent of a version, night by night.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<ChangesSpec>,
 }
 
 impl InputSpec {
@@ -39,6 +42,7 @@ impl InputSpec {
             edges: BTreeMap::from([(String::new(), edges)]),
             pairs: None,
             graphs: None,
+            changes: Vec::new(),
         }
     }
 
@@ -61,7 +65,8 @@ impl InputSpec {
         let edges = edges.map(move |(name, spec)| (key("edges", name), &spec.path));
         let graphs = self.graphs.iter();
         let graphs = graphs.map(|graphs| ("input.graphs.path".to_owned(), &graphs.path));
-        nodes.chain(edges).chain(pairs).chain(graphs)
+        let changes = self.changes.iter().flat_map(ChangesSpec::paths);
+        nodes.chain(edges).chain(pairs).chain(graphs).chain(changes)
     }
 
     /// Sets the seed of splits that are drawn by shares, unless the job file sets one.

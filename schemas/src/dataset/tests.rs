@@ -20,6 +20,7 @@ fn manifest(stage: &str, fingerprint: &str, parts: Vec<PartEntry>) -> Manifest {
         flatten: None,
         parts,
         report: serde_json::json!({ "nodes": [1, 2.5] }),
+        version: None,
     }
 }
 

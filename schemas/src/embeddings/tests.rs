@@ -30,6 +30,7 @@ fn manifest(graph: GraphMeta, parts: Vec<PartEntry>) -> Manifest {
         flatten: None,
         parts,
         report: serde_json::Value::Null,
+        version: None,
     }
 }
 
@@ -49,6 +50,7 @@ fn names(texts: &[&str]) -> Ids {
 /// Embeddings of two numbers.
 fn columns(prediction: Option<&LabelMeta>) -> EmbeddingColumns {
     EmbeddingColumns {
+        are_changes: false,
         id_type: IdType::Utf8,
         passed: None,
         vectors: vec![("embedding", 2)],
@@ -154,6 +156,7 @@ fn half_as_many_bytes_hold_what_they_can() {
     let dir = tempfile::tempdir().unwrap();
     let output = open(dir.path());
     let columns = EmbeddingColumns {
+        are_changes: false,
         precision: Precision::F16,
         ..columns(None)
     };

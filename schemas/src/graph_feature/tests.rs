@@ -58,6 +58,7 @@ fn finish(output: Output, parts: Vec<PartEntry>, meta: &GraphMeta, flatten: &Fla
         flatten: Some(flatten.clone()),
         parts,
         report: serde_json::Value::Null,
+        version: None,
     };
     output.finish(&manifest).unwrap();
 }

@@ -57,6 +57,7 @@ pub(crate) fn manifest(output: &Output, fingerprint: &str) -> Manifest {
         flatten: None,
         parts: output.parts(),
         report: serde_json::Value::Null,
+        version: None,
     }
 }
 

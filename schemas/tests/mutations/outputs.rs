@@ -104,6 +104,7 @@ fn finish(output: Output, stage: &str, graph: GraphMeta, flatten: Option<Flatten
         flatten,
         parts: output.parts(),
         report: serde_json::Value::Null,
+        version: None,
     };
     output.finish(&manifest).unwrap();
 }
@@ -248,6 +249,7 @@ fn write_embeddings(dir: &Path, precision: Precision) {
     let output = open(dir, "infer");
     let graph = meta(false);
     let columns = EmbeddingColumns {
+        are_changes: false,
         id_type: IdType::Utf8,
         passed: None,
         vectors: vec![("embedding", DIM)],

@@ -193,6 +193,7 @@ impl TypedGraph {
         InputSpec {
             pairs: None,
             graphs: None,
+            changes: Vec::new(),
             nodes: nodes.collect(),
             edges: edges.collect(),
         }

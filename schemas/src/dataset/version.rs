@@ -1,0 +1,178 @@
+//! Outputs that hold changes of an earlier output: which rows of it they keep.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{FileEntry, Manifest, PartEntry, read_manifest, verify_sizes};
+use crate::error::{Result, SchemaError};
+use crate::storage;
+
+/// Name of the part that holds [`REPLACED`] and [`DELETES`], and no rows.
+pub(crate) const VERSION: &str = "version";
+
+/// Table of the rows of earlier outputs that are no rows of the version: `file` and `row`.
+pub(crate) const REPLACED: &str = "_replaced.parquet";
+
+/// Table of the ids of removed nodes.
+pub(crate) const DELETES: &str = "changes/deletes.parquet";
+
+/// Folder of the parts of a version.
+pub(crate) const CHANGES: &str = "changes";
+
+/// How an output follows from an earlier one; entry `version` of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionMeta {
+    /// The output that changes were applied to.
+    pub parent: ParentOutput,
+    /// Earlier outputs of which rows are rows of this one too, oldest first; none if all rows were
+    /// written again.
+    pub kept: Vec<KeptOutput>,
+    /// Nodes whose rows were written.
+    pub upserts: u64,
+    /// Nodes that were removed.
+    pub deletes: u64,
+}
+
+/// The parent of a version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParentOutput {
+    /// Its directory, as [`path_from`] returns it.
+    pub path: String,
+    /// Its fingerprint.
+    pub fingerprint: String,
+}
+
+/// An earlier output of which rows are kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptOutput {
+    /// Its directory, as [`path_from`] returns it.
+    pub path: String,
+    /// Its fingerprint.
+    pub fingerprint: String,
+    /// Its parts with rows.
+    pub parts: Vec<PartEntry>,
+}
+
+impl Manifest {
+    /// Returns the parts that hold rows.
+    pub fn row_parts(&self) -> impl Iterator<Item = &PartEntry> {
+        let is_version = self.version.is_some();
+        let parts = self.parts.iter();
+        parts.filter(move |part| !(is_version && part.name == VERSION))
+    }
+}
+
+impl PartEntry {
+    /// Tells whether the part belongs to a version that keeps rows of earlier outputs.
+    pub fn is_of_changes(&self) -> bool {
+        let folder = format!("{CHANGES}/");
+        let is_own = |file: &FileEntry| file.path == REPLACED || file.path.starts_with(&folder);
+        self.files.iter().any(is_own)
+    }
+}
+
+impl VersionMeta {
+    /// Returns the outputs of which rows are kept by a version whose parent is the output in `dir`,
+    /// for a version in `of`.
+    pub fn kept_by_child(of: &Path, dir: &Path, parent: &Manifest) -> Vec<KeptOutput> {
+        let before = parent.version.iter().flat_map(|version| &version.kept);
+        let before = before.map(|kept| KeptOutput {
+            path: path_from(of, &path_at(dir, &kept.path)),
+            ..kept.clone()
+        });
+        let own = KeptOutput {
+            path: path_from(of, dir),
+            fingerprint: parent.fingerprint.clone(),
+            parts: parent.row_parts().cloned().collect(),
+        };
+        before.chain([own]).collect()
+    }
+}
+
+impl ParentOutput {
+    /// Describes the output in `dir` as the parent of a version in `of`.
+    pub fn of(of: &Path, dir: &Path, parent: &Manifest) -> Self {
+        Self {
+            path: path_from(of, dir),
+            fingerprint: parent.fingerprint.clone(),
+        }
+    }
+}
+
+impl KeptOutput {
+    /// Returns the directory, for the version in `dir`, after a check that the output is there
+    /// unchanged.
+    ///
+    /// # Errors
+    ///
+    /// If it is gone or another output stands there.
+    pub fn checked_dir(&self, dir: &Path) -> Result<PathBuf> {
+        let found = path_at(dir, &self.path);
+        let gone = |problem: String| SchemaError::Broken {
+            path: dir.to_owned(),
+            problem: format!("its rows lie in {} too, but {problem}", found.display()),
+        };
+        let manifest = read_manifest(&found).map_err(|error| match error {
+            SchemaError::NotFinished { problem, .. } => gone(problem),
+            other => other,
+        })?;
+        if manifest.fingerprint != self.fingerprint {
+            return Err(gone("another output has replaced the one there".to_owned()));
+        }
+        verify_sizes(&found, &self.parts)?;
+        Ok(found)
+    }
+}
+
+/// Returns the path of an output as it is written in a version in `dir`: `../NAME` if both lie in
+/// one directory, so that this one may be moved, else the whole path.
+fn path_from(dir: &Path, other: &Path) -> String {
+    let [dir, other] = [dir, other].map(|path| match storage::is_remote(path) {
+        true => path.to_owned(),
+        false => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+    });
+    let is_beside = dir.parent().is_some() && dir.parent() == other.parent();
+    match other.file_name().filter(|_| is_beside) {
+        Some(name) => format!("../{}", name.to_string_lossy()),
+        None => other.to_string_lossy().into_owned(),
+    }
+}
+
+/// Returns the directory that [`path_from`] has written in a version in `dir`.
+fn path_at(dir: &Path, written: &str) -> PathBuf {
+    match (written.strip_prefix("../"), dir.parent()) {
+        (Some(name), Some(above)) => above.join(name),
+        _ => PathBuf::from(written),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(dir: &str, other: &str, written: &str, found: &str) {
+        let (dir, other) = (Path::new(dir), Path::new(other));
+        assert_eq!(path_from(dir, other), written);
+        assert_eq!(path_at(dir, written), Path::new(found));
+    }
+
+    #[test]
+    fn outputs_side_by_side_may_be_moved() {
+        check("/out/v2", "/out/v1", "../v1", "/out/v1");
+        check("/out/v2", "/other/v1", "/other/v1", "/other/v1");
+        check(
+            "s3://bucket/out/v2",
+            "s3://bucket/out/v1",
+            "../v1",
+            "s3://bucket/out/v1",
+        );
+        check(
+            "s3://bucket/v2",
+            "s3://other/v1",
+            "s3://other/v1",
+            "s3://other/v1",
+        );
+        check("v2", "v1", "../v1", "v1");
+    }
+}

@@ -1,0 +1,127 @@
+//! Tables of a version of embeddings besides its rows: what it replaces and what it removes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+
+use super::SCHEMA_KEY;
+use crate::dataset::{DELETES, FileEntry, Output, PartEntry, REPLACED, VERSION};
+use crate::error::Result;
+use crate::ids::Ids;
+use crate::parquet_file::{TABLE_SCHEMA, TableReader};
+use crate::table_writer::{Strings, TableWriter};
+
+/// Column that tells what a row of `changes/` does.
+pub(super) const OP: &str = "op";
+
+/// What `op` says of a written row.
+const UPSERT: &str = "upsert";
+
+/// What `op` says of a removed node.
+const DELETE: &str = "delete";
+
+/// Rows of a batch.
+const ROWS: usize = 1 << 16;
+
+/// Rows of earlier outputs that a version replaces or removes, by file: `../v1/part-00000.parquet`.
+pub type ReplacedRows = BTreeMap<String, Vec<u64>>;
+
+/// Writes the tables of a version besides its rows. The caller commits the part.
+///
+/// # Errors
+///
+/// If a file cannot be written.
+pub fn write_version_part(
+    output: &Output,
+    replaced: &ReplacedRows,
+    deletes: &Ids,
+) -> Result<PartEntry> {
+    let files = vec![
+        write_replaced(output, replaced)?,
+        write_deletes(output, deletes)?,
+    ];
+    Ok(PartEntry {
+        name: VERSION.to_owned(),
+        files,
+        rows: 0,
+        targets: None,
+    })
+}
+
+fn create(output: &Output, name: &str, columns: Vec<Field>) -> Result<TableWriter> {
+    let metadata = [(SCHEMA_KEY, TABLE_SCHEMA.to_owned())];
+    let schema = Schema::new(columns);
+    TableWriter::create(output, name, schema, Strings::Repeated, &metadata)
+}
+
+fn write_replaced(output: &Output, replaced: &ReplacedRows) -> Result<FileEntry> {
+    let columns = vec![
+        Field::new("file", DataType::Utf8, false),
+        Field::new("row", DataType::Int64, false),
+    ];
+    let mut table = create(output, REPLACED, columns)?;
+    for (file, of_file) in replaced {
+        for rows in of_file.chunks(ROWS) {
+            let files = rows.iter().map(|_| file);
+            let files: ArrayRef = Arc::new(StringArray::from_iter_values(files));
+            let numbers = rows.iter().map(|row| row.cast_signed());
+            let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(numbers));
+            table.write(vec![files.into(), numbers.into()])?;
+        }
+    }
+    table.finish()
+}
+
+fn write_deletes(output: &Output, deletes: &Ids) -> Result<FileEntry> {
+    let columns = vec![
+        Field::new("id", deletes.id_type().data_type(), false),
+        Field::new(OP, DataType::Utf8, false),
+    ];
+    let mut table = create(output, DELETES, columns)?;
+    let ids = deletes.to_array();
+    table.write(vec![ids.into(), ops(DELETE, deletes.len()).into()])?;
+    table.finish()
+}
+
+/// Returns the column `op` of written rows.
+pub(super) fn upserts(num_rows: usize) -> ArrayRef {
+    ops(UPSERT, num_rows)
+}
+
+fn ops(op: &str, num_rows: usize) -> ArrayRef {
+    Arc::new(StringArray::from_iter_values(std::iter::repeat_n(
+        op, num_rows,
+    )))
+}
+
+/// Reads which rows of earlier outputs a version replaces; those of a file ascend.
+pub(super) fn read_replaced(dir: &Path, entry: &FileEntry) -> Result<ReplacedRows> {
+    let path = dir.join(&entry.path);
+    let reader = TableReader::open(&path, entry, SCHEMA_KEY)?;
+    let mut replaced = ReplacedRows::new();
+    reader.for_each(|batch| {
+        let columns = (batch.column("file")?, batch.column("row")?);
+        let files = columns.0.as_string_opt::<i32>();
+        let rows = columns.1.as_primitive_opt::<Int64Type>();
+        let (Some(files), Some(rows)) = (files, rows) else {
+            let [file, row] = [columns.0, columns.1].map(|column| column.data_type());
+            let found = format!("columns `file` and `row` are of types {file} and {row}");
+            return Err(batch.broken(found));
+        };
+        for row in 0..rows.len() {
+            let number = u64::try_from(rows.value(row));
+            let number = number.map_err(|_| batch.broken("a row is negative".to_owned()))?;
+            let of_file = match replaced.get_mut(files.value(row)) {
+                Some(of_file) => of_file,
+                None => replaced.entry(files.value(row).to_owned()).or_default(),
+            };
+            of_file.push(number);
+        }
+        Ok(())
+    })?;
+    replaced.values_mut().for_each(|rows| rows.sort_unstable());
+    Ok(replaced)
+}
