@@ -291,4 +291,31 @@ mod tests {
             }
         }
     }
+
+    /// What versions of embeddings rely on: another in-degree changes no row by itself.
+    #[test]
+    fn the_in_degree_cancels_from_the_mean_of_a_sample() {
+        for kept in (1..=200).chain([255, 256, 1000, 4095]) {
+            for more in [0, 1, 2, 3, 7, 100, 999, 65_537, 10_000_019] {
+                let mut in_degree = vec![0; kept + 1];
+                in_degree[0] = u32::try_from(kept).unwrap() + more;
+                let block = Block::new(BlockData {
+                    num_src: kept + 1,
+                    num_dst: 1,
+                    num_active: 1,
+                    in_offset: vec![0, u32::try_from(kept).unwrap()],
+                    in_src: (1..=u32::try_from(kept).unwrap()).collect(),
+                    in_degree,
+                    node_key: vec![0; kept + 1],
+                    sampling: Sampling::Uniform,
+                    ..BlockData::default()
+                })
+                .unwrap();
+                let mean = Coefficients::new(&block, false).mean();
+                let expected = round(1.0 / count_of(kept)).to_bits();
+                let what = format!("{kept} of {}", kept + more as usize);
+                assert!(mean.iter().all(|of| of.to_bits() == expected), "{what}");
+            }
+        }
+    }
 }

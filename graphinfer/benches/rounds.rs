@@ -308,6 +308,7 @@ fn manifest_of(parts: Vec<PartEntry>) -> Manifest {
         flatten: None,
         parts,
         report: Value::Null,
+        version: None,
     }
 }
 

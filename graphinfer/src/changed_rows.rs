@@ -5,6 +5,7 @@
 //! reaches no further row.
 
 use crate::InferError;
+use crate::config::{InferTargets, Method};
 use crate::graph::cut_blocks;
 use crate::hubs::{ReadColumns, Segmented, is_hub, num_segments};
 use crate::infer::check_model;
@@ -15,8 +16,8 @@ use crate::model::{Trained, TrainedModel};
 use crate::plan::InferPlan;
 use crate::threads::Threads;
 use gnn::{
-    Block, Dense, Input, LayerKind, LayerSlice, NodeColumns, Projected, RangeData, ReadyInput,
-    RowFormat, RowValues, SrcRows,
+    Architecture, Block, Dense, Input, LayerKind, LayerSlice, NodeColumns, Projected, RangeData,
+    ReadyInput, RowFormat, RowValues, SrcRows,
 };
 use graphdelta::{After, Degrees, KeptEdge, Reach, ReachPlan};
 use graphtrainer::convert;
@@ -45,72 +46,128 @@ struct Local {
     place: BTreeMap<NodeIdx, u32>,
 }
 
+/// A model whose rows can be kept from version to version, and what its layers read.
+pub(crate) struct Layers {
+    pub(crate) trained: TrainedModel,
+    /// How many in-edges of a node each layer reads, from layer 1.
+    pub(crate) limits: Vec<usize>,
+    pub(crate) embedding_layer: usize,
+}
+
 /// Returns the in-edges and degrees that the layers of a model read.
 ///
 /// # Errors
 ///
-/// If the model cannot be read or does not fit the store, or only a full run computes its rows.
+/// If the model cannot be read or does not fit the store, or its rows cannot be kept.
 pub fn reach_plan(plan: &InferPlan, store: &Store) -> Result<ReachPlan, InferError> {
-    let (trained, limits) = open(plan, store)?;
-    let degrees = match trained.model.architecture().layer {
-        LayerKind::Gcn => Degrees::Sources,
-        _ => Degrees::Own,
-    };
-    Ok(ReachPlan {
-        hops: Vec::new(),
-        layers: limits.into_iter().map(|limit| vec![limit]).collect(),
-        degrees,
-    })
+    Ok(Layers::open(plan, store)?.reach_plan())
 }
 
-/// Opens the model of a plan; also returns how many in-edges of a node each layer reads.
-fn open(plan: &InferPlan, store: &Store) -> Result<(TrainedModel, Vec<usize>), InferError> {
-    let trained = Trained::open(plan)?;
-    let plan = &trained.record().completed(plan);
-    let Trained::Untyped(trained) = trained else {
-        return Err(InferError::FullRun("nodes have types"));
-    };
-    let is_sparse = matches!(
-        store.meta().graph.types[0].features,
-        FeatureMeta::Sparse { .. }
-    );
+impl Layers {
+    /// Opens the model of a plan.
+    pub(crate) fn open(plan: &InferPlan, store: &Store) -> Result<Self, InferError> {
+        let trained = Trained::open(plan)?;
+        let plan = &trained.record().completed(plan);
+        let Trained::Untyped(trained) = trained else {
+            return Err(InferError::FullRun("nodes have types"));
+        };
+        if store.cluster().num_processes() > 1 {
+            return Err(InferError::FullRun("the job runs in several processes"));
+        }
+        let features = store.meta().graph.types[0].features;
+        refuse(
+            plan,
+            &trained,
+            matches!(features, FeatureMeta::Sparse { .. }),
+        )?;
+        let embedding_layer = trained.record.embedding_layer(plan)?;
+        let layers = match plan.reads_logits() {
+            true => trained.model.architecture().num_layers,
+            false => embedding_layer,
+        };
+        Ok(Self {
+            limits: trained.record.limits(layers, 0, plan.sampling),
+            trained: check_model(plan, *trained, store)?,
+            embedding_layer,
+        })
+    }
+
+    /// Returns the in-edges and degrees that the layers read.
+    pub(crate) fn reach_plan(&self) -> ReachPlan {
+        let limits = self.limits.iter();
+        ReachPlan {
+            hops: Vec::new(),
+            layers: limits.map(|&limit| vec![limit]).collect(),
+            degrees: degrees(self.trained.model.architecture()),
+        }
+    }
+}
+
+/// Returns the in-degrees that a model reads besides those of changed in-edges.
+fn degrees(arch: &Architecture) -> Degrees {
+    match arch.layer {
+        LayerKind::Gcn => Degrees::Sources,
+        // From the mean of a sample the in-degree cancels, without weights (gnn/src/coefficient.rs).
+        LayerKind::Sage | LayerKind::Gat | LayerKind::GatV2 => Degrees::None,
+        _ => Degrees::Own,
+    }
+}
+
+/// Refuses a model or a plan whose rows cannot be kept.
+pub(crate) fn refuse(
+    plan: &InferPlan,
+    trained: &TrainedModel,
+    is_sparse: bool,
+) -> Result<(), InferError> {
     let arch = trained.model.architecture();
     let problem = match () {
-        () if store.cluster().num_processes() > 1 => "the job runs in several processes",
+        () if plan.method != Method::Layers => "`infer.method` is \"neighborhoods\"",
+        () if plan.targets != InferTargets::All => "`infer.targets` is a list",
+        () if plan.compare_sampling => "`infer.compare_sampling` is true",
+        () if !plan.columns.is_empty() => "`infer.columns` copies columns of the node table",
+        () if plan.rows != RowFormat::F32 => "`infer.rows` keeps rows in 16 bits",
         () if is_sparse || trained.transform.makes_sparse() => "features are sparse",
         () if arch.edge_weight => "the model reads edge weights",
         () if arch.embedding_dim.is_some() => "the model has learnable rows of nodes",
         () if arch.layer == LayerKind::LightGcn => "lightgcn reads the rows of all layers",
         () if trained.record.shape.has_readout => "the model gives embeddings of graphs",
-        () if plan.rows != RowFormat::F32 => "`infer.rows` keeps rows in 16 bits",
-        () => "",
+        () => return Ok(()),
     };
-    if !problem.is_empty() {
-        return Err(InferError::FullRun(problem));
-    }
-    let layers = match plan.reads_logits() {
-        true => arch.num_layers,
-        false => trained.record.embedding_layer(plan)?,
-    };
-    let limits = trained.record.limits(layers, 0, plan.sampling);
-    Ok((check_model(plan, *trained, store)?, limits))
+    Err(InferError::FullRun(problem))
 }
 
+/// Rows of a version, and the nodes that were computed in each layer, from 1.
+pub type ChangedRows = (KeptRows, Vec<Vec<NodeIdx>>);
+
 /// Computes the rows of a version from those of its parent and what the changes reach, or all rows
-/// if there is no parent. Returns them with the nodes that were computed in each layer, from 1.
+/// if there is no parent. Where the parent's rows of a layer are not kept, those that the changes
+/// reach are computed, and those whose embedding differs.
 ///
 /// # Errors
 ///
-/// If the model cannot be read or does not fit the store, if only a full run computes its rows, or
-/// if a row holds a number that is not finite.
+/// If the model cannot be read or does not fit the store, if its rows cannot be kept, or if a row
+/// holds a number that is not finite.
 pub fn changed_rows(
     plan: &InferPlan,
     after: &After,
     parent: Option<(&Reach, KeptRows)>,
-) -> Result<(KeptRows, Vec<Vec<NodeIdx>>), InferError> {
-    let (trained, limits) = open(plan, after.store())?;
+) -> Result<ChangedRows, InferError> {
     let threads = Threads::new(after.store().cluster().num_threads())?;
-    let version = Version::new(after, &trained, limits);
+    compute(
+        &Layers::open(plan, after.store())?,
+        (after, &threads),
+        parent,
+    )
+}
+
+/// [`changed_rows`] of an open model.
+pub(crate) fn compute(
+    model: &Layers,
+    (after, threads): (&After, &Threads),
+    parent: Option<(&Reach, KeptRows)>,
+) -> Result<ChangedRows, InferError> {
+    let trained = &model.trained;
+    let version = Version::new(after, trained, model.limits.clone());
     let (reach, mut rows) = parent.map_or((None, KeptRows::default()), |(reach, rows)| {
         (Some(reach), rows)
     });
@@ -124,11 +181,17 @@ pub fn changed_rows(
     let mut walk = reach.map(|reach| Walk::new(&version, reach));
     let mut computed = Vec::new();
     for layer in layers {
-        let listed = match &walk {
+        let mut listed = match &walk {
             Some(walk) => walk.listed(&version, layer),
             None => version.nodes.clone(),
         };
-        let new = version.run(layer, &listed, &rows, &threads)?;
+        if walk.is_some() && layer > model.embedding_layer && layer == version.limits.len() {
+            // Their predictions are written with their embeddings.
+            listed.extend_from_slice(rows.changed(model.embedding_layer));
+            listed.sort_unstable();
+            listed.dedup();
+        }
+        let new = version.run(layer, &listed, &rows, threads)?;
         let mut changed = vec![false; after.end()];
         for (nodes, of_nodes) in new {
             for (row, &node) in listed[nodes].iter().enumerate() {
@@ -146,11 +209,11 @@ pub fn changed_rows(
 /// The nodes that changes reach, layer by layer.
 struct Walk<'a> {
     reach: &'a Reach,
-    /// By number: the node's own in-edges or degrees differ.
+    /// By number: in-edges or degrees of the node differ.
     seeds: Vec<bool>,
     /// By number: the row before the layer differs.
     changed: Vec<bool>,
-    reads_degrees_of_sources: bool,
+    degrees: Degrees,
     /// Hubs are cut into other segments.
     moves_segments: bool,
 }
@@ -166,9 +229,18 @@ impl<'a> Walk<'a> {
             reach,
             seeds: marked(&mut reach.in_edges.iter().map(|of| of.dst)),
             changed: marked(&mut reach.layers[0].iter().copied()),
-            reads_degrees_of_sources: version.trained.model.architecture().layer == LayerKind::Gcn,
+            degrees: degrees(version.trained.model.architecture()),
             moves_segments: reach.moves_ids,
         }
+    }
+
+    /// Tells whether the in-edges or degrees of a node that a layer reads differ.
+    fn is_seed(&self, node: NodeIdx, limit: usize) -> bool {
+        let reads_degrees = self.degrees != Degrees::None;
+        let in_edges = &self.reach.in_edges;
+        let found = || in_edges.binary_search_by_key(&node, |of| of.dst).ok();
+        let differs = |at: usize| in_edges[at].first.is_some_and(|first| first < limit);
+        self.seeds[node.index()] && (reads_degrees || found().is_some_and(differs))
     }
 
     /// Lists the nodes whose rows a layer computes.
@@ -183,10 +255,10 @@ impl<'a> Walk<'a> {
         };
         let reads = |node: NodeIdx| {
             let at = node.index();
-            self.changed[at] || (self.reads_degrees_of_sources && self.seeds[at])
+            self.changed[at] || (self.degrees == Degrees::Sources && self.seeds[at])
         };
         let is_listed = |node: NodeIdx| {
-            let own = self.seeds[node.index()] || reads(node) || is_moved(node);
+            let own = self.is_seed(node, limit) || reads(node) || is_moved(node);
             let mut sources = after
                 .in_edges(node, if own { 0 } else { limit })
                 .into_iter();

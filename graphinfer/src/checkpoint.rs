@@ -156,6 +156,23 @@ impl Checkpoint {
         self.remove_others()
     }
 
+    /// Links the rows of layers 1 to `last` into another directory and returns their records.
+    pub(crate) fn link_rows(&self, last: usize, dir: &Path) -> Result<Vec<RowRecord>, InferError> {
+        let mut linked = Vec::with_capacity(last);
+        for layer in 1..=last {
+            let mut rounds = self.record.rounds.iter();
+            let round = rounds.find(|round| round.round == layer);
+            let rows = round.and_then(|round| round.rows.as_ref());
+            let rows = rows.expect("the rows of these layers are kept");
+            let (from, to) = (self.dir.join(&rows.name), dir.join(&rows.name));
+            std::fs::hard_link(&from, &to)
+                .or_else(|_| std::fs::copy(&from, &to).map(drop))
+                .map_err(InferError::io("link", &to))?;
+            linked.push(rows.clone());
+        }
+        Ok(linked)
+    }
+
     fn write(&self) -> Result<(), InferError> {
         let (path, tmp) = (self.dir.join(RECORD), self.dir.join("rounds.tmp"));
         let text = serde_json::to_vec_pretty(&self.record).expect("a record is plain data");

@@ -48,6 +48,7 @@ pub(crate) fn embedding_columns(
         .map(|nodes| nodes.read_passed(&plan.columns))
         .transpose()?;
     Ok(EmbeddingColumns {
+        are_changes: false,
         id_type,
         passed: passed.map(Arc::new),
         vectors,

@@ -18,9 +18,32 @@ pub enum InferError {
     /// The model could not be read or run.
     #[error(transparent)]
     Gnn(#[from] GnnError),
-    /// Rows cannot be computed from those of the version before.
-    #[error("only a full run computes these rows: {0}")]
+    /// The rows of versions of this model or job cannot be kept.
+    #[error("[incremental] cannot be used here: {0}; leave it out")]
     FullRun(&'static str),
+    /// Changes could not be read or applied.
+    #[error(transparent)]
+    Changes(#[from] graphdelta::DeltaError),
+    /// A file of kept rows could not be written or read.
+    #[error(transparent)]
+    Store(#[from] store::StoreError),
+    /// A version cannot be computed from its parent.
+    #[error("the parent {} {problem}", dir.display())]
+    Parent {
+        /// The directory of the parent's output.
+        dir: PathBuf,
+        /// Completes a sentence that starts with the parent: what is wrong and what helps.
+        problem: String,
+    },
+    /// An output is finished, but what versions of it need was not kept.
+    #[error(
+        "{} was computed without [incremental], so versions cannot start from it; compute it again \
+         with --stage infer --fresh", output.display()
+    )]
+    NotKept {
+        /// The directory of the output.
+        output: PathBuf,
+    },
     /// A value of the job cannot be used.
     #[error("`{key}` is {value}: {allowed}")]
     Key {
@@ -121,11 +144,15 @@ impl InferError {
         match self {
             Self::Schema(e) => e.kind(),
             Self::Train(e) => e.kind(),
+            Self::Changes(e) => e.kind(),
+            Self::Store(e) => e.kind(),
             Self::Key { .. }
             | Self::Missing { .. }
             | Self::Model { .. }
             | Self::Unfit { .. }
             | Self::FullRun(_)
+            | Self::NotKept { .. }
+            | Self::Parent { .. }
             | Self::Columns { .. } => ErrorKind::Usage,
             Self::NotFinite { .. } => ErrorKind::Data,
             // Errors in the files of the model: the user must name another model.

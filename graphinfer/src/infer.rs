@@ -1,6 +1,7 @@
 //! The infer stage: computes embeddings from a store and a model, and commits them.
 
 use crate::InferError;
+use crate::changed_rows::{reach_plan, refuse};
 use crate::checkpoint::Checkpoint;
 use crate::compare::{Difference, Other};
 use crate::config::InferTargets;
@@ -8,6 +9,7 @@ use crate::embedding::embedding_columns;
 use crate::graph::Graph;
 use crate::identity::{fingerprint, limit_json, plan_json, rounds_fingerprint};
 use crate::inner::{report, report_resumed, run_inner};
+use crate::kept_versions::{KeptVersions, find};
 use crate::last_round::PartsWriter;
 use crate::layer::{LayerInput, Rounds};
 use crate::model::{Trained, TrainedModel};
@@ -20,6 +22,7 @@ use gnn::RowFormat;
 use schemas::{FeatureMeta, IdListPlan, Manifest, NodeIdx, Opened, Output, PartEntry, Progress};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Instant;
 use store::Store;
 
@@ -63,32 +66,27 @@ fn infer_untyped(
 ) -> Result<Manifest, InferError> {
     let trained = &check_model(plan, trained, store)?;
     let record = &trained.record;
-    let (embedding_layer, arch) = (record.embedding_layer(plan)?, trained.model.architecture());
-    let layers = match plan.reads_logits() {
-        true => arch.num_layers,
-        false => embedding_layer,
-    };
-    let slices = Slice::all(record.limits(layers, 0, plan.sampling));
-    let list = target_list(plan, store)?;
-    let listed = list.as_ref().map(IdListPlan::fingerprint).transpose()?;
-    let in_edges = slices.iter().map(|slice| limit_json(slice.limit)).collect();
-    let settings = record.settings(plan)?;
-    let plan_json = plan_json(settings, record, (in_edges, listed.as_deref()));
-    let fingerprint = fingerprint(&plan_json, store);
-    let of_rounds = rounds_fingerprint(&fingerprint, store);
-    if let Some(manifest) = finished(plan, &fingerprint, store)? {
+    let arch = trained.model.architecture();
+    let settings = Settings::new(plan, trained, store)?;
+    let (embedding_layer, fingerprint) = (settings.embedding_layer, &settings.fingerprint);
+    let (slices, layers) = (&settings.slices, settings.slices.len());
+    let of_rounds = rounds_fingerprint(fingerprint, store);
+    if let Some(manifest) = finished(plan, fingerprint, store)? {
+        check_kept(plan, fingerprint)?;
         remove_left(plan, &of_rounds)?;
         return Ok(manifest);
     }
+    let versions = keep_versions(plan, trained, store)?;
     let other_slices = Slice::all(record.limits(layers, 0, plan.other_sampling()));
     // Everything that can fail because of the input comes before the output is opened.
-    let graph = Graph::new(store, arch, &limits(plan, &slices, &other_slices))?;
+    let graph = Graph::new(store, arch, &limits(plan, slices, &other_slices))?;
     let id_type = store.meta().graph.target().id_type;
     let columns = embedding_columns(plan, record, id_type, embedding_layer)?;
-    let targets = list.map(|list| targets(&list, &graph)).transpose()?;
+    let list = settings.list.as_ref();
+    let targets = list.map(|list| targets(list, &graph)).transpose()?;
     let output = match open_output::<InferError>(
         store.cluster(),
-        (&plan.output, "infer", &fingerprint),
+        (&plan.output, "infer", fingerprint),
         plan.fresh,
     )? {
         // Another run has finished the output in the meantime.
@@ -99,10 +97,11 @@ fn infer_untyped(
     let rounds = Rounds {
         graph: &graph,
         trained,
-        slices: &slices,
+        slices,
         threads: &threads,
         format: plan.rows,
         embedding_layer,
+        keeps_rows: plan.keeps_rows,
         gather_bytes: gather_bytes(plan, trained, store),
     };
     let last = PartsWriter {
@@ -124,15 +123,81 @@ fn infer_untyped(
     let share = run(last, &other, &mut checkpoints, progress)?;
     let mut report = join(gather_processes(store.cluster(), share)?, plan, &output);
     report["embedding"] = record.embedding_report(embedding_layer);
-    let planned = (plan_json, store.manifest_input());
+    if let Some(versions) = versions {
+        let link = |dir: &Path| checkpoints.0.link_rows(layers - 1, dir);
+        versions.keep_full((fingerprint, &settings.plan_json), store, link)?;
+    }
+    let planned = (settings.plan_json.clone(), store.manifest_input());
     let manifest = Manifest {
         graph: Some(store.meta().graph.clone().with_label(label)),
         parts: output.parts(),
         report,
-        ..Manifest::new("infer", fingerprint, planned, store.meta().seed)
+        ..Manifest::new("infer", fingerprint.clone(), planned, store.meta().seed)
     };
     finish(output, &manifest, checkpoints, store)?;
     Ok(manifest)
+}
+
+/// What a plan and a model decide before any work.
+struct Settings {
+    embedding_layer: usize,
+    /// The layers that are computed.
+    slices: Vec<Slice>,
+    list: Option<IdListPlan>,
+    plan_json: serde_json::Value,
+    fingerprint: String,
+}
+
+impl Settings {
+    fn new(plan: &InferPlan, trained: &TrainedModel, store: &Store) -> Result<Self, InferError> {
+        let record = &trained.record;
+        let embedding_layer = record.embedding_layer(plan)?;
+        let layers = match plan.reads_logits() {
+            true => trained.model.architecture().num_layers,
+            false => embedding_layer,
+        };
+        let slices = Slice::all(record.limits(layers, 0, plan.sampling));
+        let list = target_list(plan, store)?;
+        let listed = list.as_ref().map(IdListPlan::fingerprint).transpose()?;
+        let in_edges = slices.iter().map(|slice| limit_json(slice.limit)).collect();
+        let settings = record.settings(plan)?;
+        let plan_json = plan_json(settings, record, (in_edges, listed.as_deref()));
+        Ok(Self {
+            embedding_layer,
+            slices,
+            list,
+            fingerprint: fingerprint(&plan_json, store),
+            plan_json,
+        })
+    }
+}
+
+/// Checks that a finished output has what its versions need, if any are planned.
+fn check_kept(plan: &InferPlan, fingerprint: &str) -> Result<(), InferError> {
+    match plan.keeps_rows && find(&plan.work_dir, fingerprint).is_none() {
+        true => Err(InferError::NotKept {
+            output: plan.output.clone(),
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Locks the versions that are kept, and writes the out-edges that the next one needs; none if none
+/// is planned.
+fn keep_versions(
+    plan: &InferPlan,
+    trained: &TrainedModel,
+    store: &Store,
+) -> Result<Option<KeptVersions>, InferError> {
+    if !plan.keeps_rows {
+        return Ok(None);
+    }
+    let of_nodes = &store.meta().graph.types[0];
+    let is_sparse = matches!(of_nodes.features, FeatureMeta::Sparse { .. });
+    refuse(plan, trained, is_sparse)?;
+    let versions = KeptVersions::lock(&plan.work_dir)?;
+    versions.out_edges(store, &reach_plan(plan, store)?.keep())?;
+    Ok(Some(versions))
 }
 
 /// Returns how many bytes of rows the rounds copy at once; none if the page cache holds the files

@@ -17,6 +17,11 @@ pub(crate) trait InnerRounds {
     /// Returns the layer whose rows are kept for the output, also if no later layer reads them.
     fn embedding_layer(&self) -> usize;
 
+    /// Tells whether the rows of all layers are kept until the output is finished.
+    fn keeps_rows(&self) -> bool {
+        false
+    }
+
     /// Returns the store, whose processes share the work.
     fn store(&self) -> &Store;
 
@@ -57,7 +62,10 @@ pub(crate) fn run_inner(
         // All processes record this round before one removes the round before it. So after any kill
         // there is a round that all processes have.
         gather_processes(cluster, ())?;
-        checkpoint.retain(|round| round == next || round == embedding_layer)?;
+        let keeps_all = rounds.keeps_rows();
+        checkpoint.retain(|round| {
+            round == next || round == embedding_layer || (keeps_all && round > 0)
+        })?;
         done(stats);
         next += 1;
     }

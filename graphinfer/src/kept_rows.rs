@@ -1,141 +1,243 @@
-//! The rows of every layer of a version, from which the next version is computed.
+//! The rows of layers of a version, from which the next version is computed.
 
 use crate::InferError;
-use crate::rows::{RowRecord, RowWriter};
-use gnn::{RowFormat, RowValues};
-use schemas::NodeIdx;
-use serde::{Deserialize, Serialize};
+use crate::rows::RowRecord;
+use arrow::array::{ArrayRef, AsArray, Float32Array, UInt32Array};
+use arrow::buffer::ScalarBuffer;
+use arrow::datatypes::{Float32Type, UInt32Type};
+use gnn::SharedRows;
+use schemas::xxh::file_checksum;
+use schemas::{FileEntry, NodeIdx};
 use std::path::Path;
+use std::sync::Arc;
+use store::arrow_file::{self, append, bounds, map_batches};
+use store::{StoreCause, StoreError};
 
-const RECORD: &str = "rows.json";
+/// Rows of a batch of changed rows.
+const ROWS: usize = 1 << 13;
 
-/// Rows of every layer, by the numbers that nodes keep from version to version.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Rows of layers, by the numbers that nodes keep from version to version. Those of earlier
+/// versions are mapped.
+#[derive(Clone, Debug, Default)]
 pub struct KeptRows {
     /// From layer 1.
     layers: Vec<LayerRows>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 struct LayerRows {
     cols: usize,
-    /// Not a number where no node is.
-    values: Vec<f32>,
+    /// Rows of all nodes of the store, by number.
+    stored: Option<SharedRows>,
+    /// Rows that earlier versions have changed; each batch but the last of a version has [`ROWS`].
+    changed: Vec<ScalarBuffer<f32>>,
+    /// Rows of this version, and their nodes.
+    new: (Vec<f32>, Vec<NodeIdx>),
+    /// By number of a node.
+    place: Vec<Place>,
 }
 
-/// The content of `rows.json`, which is written last.
-#[derive(Serialize, Deserialize)]
-struct Record {
-    /// Names the version.
-    fingerprint: String,
-    layers: Vec<RowRecord>,
+/// Where the row of a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The node has no row.
+    None,
+    /// In the rows of the store.
+    Stored,
+    /// At a position of the changed rows.
+    Changed(u32),
+    /// At a position of the new rows.
+    New(u32),
 }
 
 impl KeptRows {
-    /// Returns the number of layers.
-    pub fn num_layers(&self) -> usize {
-        self.layers.len()
+    /// Returns the rows that a full run has left, by number of a node: a file for each layer.
+    pub(crate) fn of_files(dir: &Path, records: &[RowRecord]) -> Result<Self, InferError> {
+        let layer = |record: &RowRecord| {
+            let rows = record.map(dir)?;
+            if !record.is_intact(&rows) {
+                let path = dir.join(&record.name);
+                return Err(damaged(&path, "it was changed since it was written"));
+            }
+            Ok(LayerRows {
+                place: vec![Place::Stored; rows.rows()],
+                stored: Some(rows),
+                ..LayerRows::new(record.cols)
+            })
+        };
+        let layers = records.iter().map(layer);
+        Ok(Self {
+            layers: layers.collect::<Result<_, _>>()?,
+        })
     }
 
-    /// Returns how many numbers of nodes have room for a row.
-    pub fn num_rows(&self) -> usize {
-        let first = self.layers.first();
-        first.map_or(0, |of| of.values.len() / of.cols)
+    /// Returns the row of a node after a layer, from 1; none if the layer's rows are not kept or
+    /// the node has none.
+    pub fn get(&self, layer: usize, node: NodeIdx) -> Option<&[f32]> {
+        self.layers.get(layer - 1)?.get(node)
     }
 
     /// Returns the row of a node after a layer, from 1.
     ///
     /// # Panics
     ///
-    /// If the version has no such layer or node.
+    /// If the version has no such row.
     pub fn row(&self, layer: usize, node: NodeIdx) -> &[f32] {
-        let LayerRows { cols, values } = &self.layers[layer - 1];
-        &values[node.index() * cols..][..*cols]
+        self.get(layer, node).expect("the row is kept")
+    }
+
+    /// Returns the nodes whose rows after a layer, from 1, this version has changed.
+    pub fn changed(&self, layer: usize) -> &[NodeIdx] {
+        &self.layers[layer - 1].new.1
     }
 
     /// Makes room for `num_rows` rows of layers that are `widths` wide.
     pub(crate) fn grow(&mut self, widths: &[usize], num_rows: usize) {
-        let new = |&cols: &usize| LayerRows {
-            cols,
-            values: Vec::new(),
-        };
-        if self.layers.is_empty() {
-            self.layers = widths.iter().map(new).collect();
+        for &cols in &widths[self.layers.len()..] {
+            self.layers.push(LayerRows::new(cols));
         }
         for layer in &mut self.layers {
-            layer.values.resize(num_rows * layer.cols, f32::NAN);
+            layer.place.resize(num_rows, Place::None);
         }
     }
 
     /// Sets a row; tells whether its bits differ from those before.
     pub(crate) fn set(&mut self, layer: usize, node: NodeIdx, row: &[f32]) -> bool {
-        let LayerRows { cols, values } = &mut self.layers[layer - 1];
-        let own = &mut values[node.index() * *cols..][..*cols];
-        let mut both = own.iter().zip(row);
-        let differs = both.any(|(old, new)| old.to_bits() != new.to_bits());
-        own.copy_from_slice(row);
-        differs
+        let layer = &mut self.layers[layer - 1];
+        let same = |before: &[f32]| {
+            let mut both = before.iter().zip(row);
+            both.all(|(old, new)| old.to_bits() == new.to_bits())
+        };
+        if layer.get(node).is_some_and(same) {
+            return false;
+        }
+        let (values, nodes) = &mut layer.new;
+        layer.place[node.index()] = Place::New(narrow(nodes.len()));
+        values.extend_from_slice(row);
+        nodes.push(node);
+        true
     }
 
     /// Empties the rows of a removed node.
     pub(crate) fn clear(&mut self, node: NodeIdx) {
-        for LayerRows { cols, values } in &mut self.layers {
-            values[node.index() * *cols..][..*cols].fill(f32::NAN);
+        for layer in &mut self.layers {
+            layer.place[node.index()] = Place::None;
         }
     }
 
-    /// Writes the rows to a directory. `fingerprint` names the version.
+    /// Writes the rows of the first `num_layers` layers that this version has changed: a file for
+    /// each layer.
     ///
     /// # Errors
     ///
-    /// If the files cannot be written.
-    pub fn write(&self, dir: &Path, fingerprint: &str) -> Result<(), InferError> {
-        std::fs::create_dir_all(dir).map_err(InferError::io("create", dir))?;
+    /// If a file cannot be written.
+    pub fn write(&self, dir: &Path, num_layers: usize) -> Result<Vec<FileEntry>, InferError> {
         let write = |(at, of): (usize, &LayerRows)| {
-            let path = dir.join(format!("layer-{}.f32", at + 1));
-            let num_rows = of.values.len() / of.cols;
-            let writer = RowWriter::create(path, (num_rows, of.cols), RowFormat::F32)?;
-            writer.write(0, &of.values)?;
-            writer.finish()
+            let path = dir.join(format!("changed-{}.arrow", at + 1));
+            let (values, nodes) = &of.new;
+            let mut file = None;
+            for start in (0..nodes.len().max(1)).step_by(ROWS) {
+                let end = (start + ROWS).min(nodes.len());
+                let offset: Vec<u64> = (0..=end - start)
+                    .map(|row| (row * of.cols) as u64)
+                    .collect();
+                let rows = values[start * of.cols..end * of.cols].to_vec();
+                let rows: ArrayRef = Arc::new(Float32Array::from(rows));
+                let nodes = nodes[start..end].iter().map(|node| node.raw());
+                let nodes: ArrayRef = Arc::new(UInt32Array::from_iter_values(nodes));
+                let rows = arrow_file::list(&offset, rows);
+                let batch = arrow_file::batch(vec![("node", nodes), ("row", rows)]);
+                append(&mut file, &path, &batch)?;
+            }
+            Ok(file.expect("a batch was written").finish()?)
         };
-        let layers = self.layers.iter().enumerate().map(write);
-        let record = Record {
-            fingerprint: fingerprint.to_owned(),
-            layers: layers.collect::<Result<_, InferError>>()?,
-        };
-        let (path, tmp) = (dir.join(RECORD), dir.join("rows.tmp"));
-        let text = serde_json::to_vec_pretty(&record).expect("a record is plain data");
-        std::fs::write(&tmp, text)
-            .and_then(|()| std::fs::rename(&tmp, &path))
-            .map_err(InferError::io("write", &path))
+        let layers = self.layers.iter().take(num_layers).enumerate();
+        layers.map(write).collect()
     }
 
-    /// Reads the rows of a directory; none if it does not hold those of the version, or a file was
-    /// changed.
+    /// Adds the rows that a later version has changed, which [`Self::write`] has written to a
+    /// directory.
     ///
     /// # Errors
     ///
-    /// If a file cannot be read.
-    pub fn read(dir: &Path, fingerprint: &str) -> Result<Option<Self>, InferError> {
-        let text = std::fs::read(dir.join(RECORD)).ok();
-        let record = text.and_then(|text| serde_json::from_slice::<Record>(&text).ok());
-        let Some(record) = record.filter(|record| record.fingerprint == fingerprint) else {
-            return Ok(None);
-        };
-        let mut layers = Vec::new();
-        for of in &record.layers {
-            let rows = of.map(dir)?;
-            let RowValues::F32(values) = rows.values() else {
-                return Ok(None);
-            };
-            if !of.is_intact(&rows) {
-                return Ok(None);
+    /// If a file cannot be read or was changed.
+    pub fn add(&mut self, dir: &Path, files: &[FileEntry]) -> Result<(), InferError> {
+        for (at, entry) in files.iter().enumerate() {
+            let path = dir.join(&entry.path);
+            if file_checksum(&path)? != entry.checksum {
+                return Err(damaged(&path, "it was changed since it was written"));
             }
-            layers.push(LayerRows {
-                cols: of.cols,
-                values: values.to_vec(),
-            });
+            for batch in map_batches(&path)? {
+                let columns = || {
+                    let nodes = batch.column_by_name("node")?;
+                    let nodes = arrow_file::column::<UInt32Type>(nodes)?;
+                    let lists = batch.column_by_name("row")?.as_list_opt::<i64>()?;
+                    let values = arrow_file::column::<Float32Type>(lists.values())?;
+                    let first = (!nodes.is_empty()).then(|| bounds(lists.offsets(), 0).len());
+                    Some((nodes, values, first))
+                };
+                let (nodes, values, cols) =
+                    columns().ok_or_else(|| damaged(&path, "a column is missing"))?;
+                let Some(cols) = cols else { continue };
+                if self.layers.len() == at {
+                    self.layers.push(LayerRows::new(cols));
+                }
+                self.layers[at].add(NodeIdx::slice(&nodes), values);
+            }
         }
-        Ok(Some(Self { layers }))
+        Ok(())
     }
+}
+
+impl LayerRows {
+    fn new(cols: usize) -> Self {
+        Self {
+            cols,
+            stored: None,
+            changed: Vec::new(),
+            new: (Vec::new(), Vec::new()),
+            place: Vec::new(),
+        }
+    }
+
+    fn get(&self, node: NodeIdx) -> Option<&[f32]> {
+        let of = |values, row: usize| -> &[f32] {
+            let values: &[f32] = values;
+            &values[row * self.cols..(row + 1) * self.cols]
+        };
+        let wide = |at: u32| at as usize;
+        match *self.place.get(node.index())? {
+            Place::None => None,
+            Place::Stored => {
+                let stored = self.stored.as_ref()?;
+                Some(of(stored.values().f32(), node.index()))
+            }
+            Place::Changed(at) => Some(of(&self.changed[wide(at) / ROWS], wide(at) % ROWS)),
+            Place::New(at) => Some(of(&self.new.0, wide(at))),
+        }
+    }
+
+    /// Adds a batch of changed rows.
+    fn add(&mut self, nodes: &[NodeIdx], values: ScalarBuffer<f32>) {
+        let first = self.changed.len() * ROWS;
+        for (row, node) in nodes.iter().enumerate() {
+            if self.place.len() <= node.index() {
+                self.place.resize(node.index() + 1, Place::None);
+            }
+            self.place[node.index()] = Place::Changed(narrow(first + row));
+        }
+        self.changed.push(values);
+    }
+}
+
+fn narrow(at: usize) -> u32 {
+    u32::try_from(at).expect("rows of versions are fewer than numbers")
+}
+
+pub(crate) fn damaged(path: &Path, what: &str) -> InferError {
+    InferError::Store(StoreError::File {
+        verb: "read",
+        path: path.to_owned(),
+        source: StoreCause::Damaged(what.to_owned()),
+    })
 }

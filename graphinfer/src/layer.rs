@@ -25,6 +25,8 @@ pub(crate) struct Rounds<'a> {
     pub(crate) format: RowFormat,
     /// The layer whose rows are kept for the output, also if no later layer reads them.
     pub(crate) embedding_layer: usize,
+    /// Whether the rows of all layers but the last are kept for the next version.
+    pub(crate) keeps_rows: bool,
     /// Bytes of the rows that blocks read, copied group by group; none if the page cache holds the
     /// rows.
     pub(crate) gather_bytes: Option<usize>,

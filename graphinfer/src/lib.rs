@@ -121,6 +121,7 @@ mod identity;
 mod infer;
 mod inner;
 mod kept_rows;
+mod kept_versions;
 mod last_round;
 mod layer;
 mod local;
@@ -139,8 +140,9 @@ mod rows;
 mod slice;
 mod threads;
 mod typed;
+mod version;
 
-pub use changed_rows::{changed_rows, reach_plan};
+pub use changed_rows::{ChangedRows, changed_rows, reach_plan};
 pub use config::{InferSampling, InferSpec, InferTargets, InferTypes, Method};
 pub use error::InferError;
 pub use infer::infer;
@@ -149,3 +151,6 @@ pub use memory::InferMemory;
 pub use model::{Sample, StoreNeed};
 pub use neighborhoods::infer_neighborhoods;
 pub use plan::{InferContext, InferPlan};
+pub use version::{
+    Decision, VersionInput, check_kept_model, check_version, infer_version, predict_version,
+};

@@ -67,6 +67,7 @@ pub struct InferPlan {
     pub(crate) nodes: Option<Arc<NodesPlan>>,
     pub(crate) work_dir: PathBuf,
     pub(crate) fresh: bool,
+    pub(crate) keeps_rows: bool,
 }
 
 impl InferSpec {
@@ -122,6 +123,7 @@ impl InferSpec {
             nodes: ctx.nodes,
             work_dir: ctx.base.join(ctx.work_dir),
             fresh: ctx.fresh,
+            keeps_rows: false,
         })
     }
 }
@@ -203,6 +205,13 @@ impl InferPlan {
     #[must_use]
     pub fn with_own_dir(mut self, name: &str) -> Self {
         self.work_dir.push(name);
+        self
+    }
+
+    /// Keeps in the working directory what a version of the output is computed from.
+    #[must_use]
+    pub fn keeping_rows(mut self) -> Self {
+        self.keeps_rows = true;
         self
     }
 

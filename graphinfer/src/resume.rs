@@ -18,6 +18,10 @@ pub(crate) fn resume(
     let embedding_layer = rounds.embedding_layer();
     let mut found = (0..rounds.num_layers())
         .rev()
+        .filter(|&round| {
+            let mut before = 1..round;
+            !rounds.keeps_rows() || before.all(|kept| checkpoint.verified(kept).is_some())
+        })
         .filter_map(|round| left_by(round, embedding_layer, checkpoint));
     let cluster = rounds.store().cluster();
     let latest = if cluster.num_processes() == 1 {

@@ -46,6 +46,10 @@ impl InnerRounds for Rounds<'_> {
         self.embedding_layer
     }
 
+    fn keeps_rows(&self) -> bool {
+        self.keeps_rows
+    }
+
     fn store(&self) -> &Store {
         self.graph.store()
     }
@@ -90,7 +94,8 @@ impl Rounds<'_> {
         // themselves.
         let in_store = round == 0 && self.gather_bytes.is_none();
         let as_they_are = !next.projects() || (next.reads_own() && !in_store);
-        let rows = as_they_are || round == self.embedding_layer;
+        let is_kept = self.keeps_rows && round > 0;
+        let rows = as_they_are || round == self.embedding_layer || is_kept;
         Ok(RoundWriter {
             rows: file(
                 "rows",

@@ -3,6 +3,7 @@
 use crate::InferError;
 use gnn::kernel::round_all_to_bf16;
 use gnn::{RowFormat, SharedRows};
+use rayon::prelude::*;
 use schemas::xxh::hash_bytes;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -237,9 +238,9 @@ impl RowRecord {
 
     /// Tells whether the mapped rows have the recorded checksum.
     pub(crate) fn is_intact(&self, rows: &SharedRows) -> bool {
-        let pieces = rows.bytes().chunks(PIECE_BYTES).enumerate();
+        let pieces = rows.bytes().par_chunks(PIECE_BYTES).enumerate();
         let hashes = pieces.map(|(index, piece)| checksum(index, piece));
-        rows.rows() == self.rows && hashes.fold(0, u64::wrapping_add) == self.checksum
+        rows.rows() == self.rows && hashes.reduce(|| 0, u64::wrapping_add) == self.checksum
     }
 }
 

@@ -255,6 +255,7 @@ fn written_types(
         let columns = match is_target {
             true => embedding_columns(plan, &trained.record, of.id_type, layer)?,
             false => EmbeddingColumns {
+                are_changes: false,
                 id_type: of.id_type,
                 passed: None,
                 vectors: vec![("embedding", trained.record.shape.output_dim(layer))],

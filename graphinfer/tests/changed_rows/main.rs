@@ -10,7 +10,7 @@ mod night;
 use std::path::Path;
 use std::sync::Arc;
 
-use graphdelta::{After, Numbers, OutEdges, Overlay, reach};
+use graphdelta::{After, Changes, Numbers, OutEdges, Overlay, reach};
 use graphinfer::{InferContext, InferPlan, InferSpec, KeptRows, changed_rows, infer, reach_plan};
 use schemas::{EmbeddingsDataset, Fanout, FlattenMeta, HopFanouts, Layout, Progress, Sampling};
 use serde_json::{Value, json};
@@ -185,13 +185,14 @@ fn check(case: &Case, met: &mut Met) {
     let mut after = After::new(&stored, overlay.clone()).unwrap();
     let (mut rows, _) = changed_rows(&plan, &after, None).unwrap();
     check_full((dir, &store), (&after, &rows), (0, &what));
+    let mut kept = Vec::new();
     for version in 1..=VERSIONS {
         let tables = case.draw_night((&shape, &now, version), &mut draw);
         tables.apply(&shape, &mut now);
         let own = dir.join(format!("version-{version}"));
         let changes = tables.write(&shape, &own);
         let mut numbers = Numbers::of(&store, &graph, overlay).unwrap();
-        let changes = changes.read(dir, &graph, case.sampling).unwrap();
+        let changes = Changes::read(&changes, dir, &graph, case.sampling).unwrap();
         let nights = vec![numbers.apply(changes).unwrap()];
         let (reached, of_version) =
             reach(&Arc::new(numbers.clone()), nights, &out, &limits).unwrap();
@@ -200,19 +201,21 @@ fn check(case: &Case, met: &mut Met) {
         after = After::new(&Arc::new(numbers), overlay.clone()).unwrap();
         met.hubs_appeared += usize::from(num_hubs(&after) > hubs);
         met.hubs_vanished += usize::from(num_hubs(&after) < hubs);
-        // Rows of the parent come from the disk.
-        rows.write(&own.join("rows"), &what).unwrap();
-        assert_eq!(KeptRows::read(&own.join("rows"), "another").unwrap(), None);
-        let parent = KeptRows::read(&own.join("rows"), &what).unwrap().unwrap();
+        // Rows of the parent come from the disk: each version has written those that it changed.
+        let of_rows = own.join("rows");
+        std::fs::create_dir(&of_rows).unwrap();
+        kept.push((of_rows.clone(), rows.write(&of_rows, 2).unwrap()));
+        let mut parent = KeptRows::default();
+        for (of_earlier, files) in &kept {
+            parent.add(of_earlier, files).unwrap();
+        }
         let old = parent.clone();
         let (new, computed) = changed_rows(&plan, &after, Some((&reached, parent))).unwrap();
         for (layer, nodes) in (1..).zip(&computed) {
             met.computed += nodes.len();
             met.all += after.nodes().len();
-            let known = nodes.iter().filter(|node| node.index() < old.num_rows());
-            met.kept += known
-                .filter(|&&node| old.row(layer, node) == new.row(layer, node))
-                .count();
+            let is_kept = |node| old.get(layer, node) == Some(new.row(layer, node));
+            met.kept += nodes.iter().filter(|&&node| is_kept(node)).count();
         }
         rows = new;
         let full = shape.write(&now, &own);

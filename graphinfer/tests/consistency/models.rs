@@ -210,6 +210,7 @@ fn save(dir: &Path, model: &Model, file: &ModelFile) {
         flatten: None,
         parts: output.parts(),
         report: json!(null),
+        version: None,
     };
     output.finish(&manifest).unwrap();
 }

@@ -237,6 +237,7 @@ fn write_table(
         panic!("a fresh directory");
     };
     let columns = EmbeddingColumns {
+        are_changes: false,
         id_type,
         passed: None,
         vectors: vec![("embedding", dim)],

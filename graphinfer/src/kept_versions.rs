@@ -1,0 +1,249 @@
+//! What later versions need of earlier ones, in the working directory: changes of the graph, rows
+//! of layers, and the nodes of each output.
+
+use crate::InferError;
+use crate::kept_rows::KeptRows;
+use crate::rows::RowRecord;
+use arrow::array::{ArrayRef, UInt32Array};
+use arrow::datatypes::UInt32Type;
+use graphdelta::{OutEdges, Overlay};
+use schemas::dataset::DirLock;
+use schemas::xxh::file_checksum;
+use schemas::{FileEntry, NodeIdx};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use store::Store;
+use store::arrow_file::{self, append, map_batches};
+
+/// Directory of all of it in the working directory.
+pub(crate) const VERSIONS: &str = "versions";
+
+const RECORD: &str = "version.json";
+const OVERLAY: &str = "overlay";
+const NODES: &str = "nodes.arrow";
+
+/// Name of the directory in which a version is written before it gets its name.
+const UNFINISHED: &str = "unfinished";
+
+/// The kept versions of a working directory, locked by this run.
+pub(crate) struct KeptVersions {
+    dir: PathBuf,
+    _lock: DirLock,
+}
+
+/// What is kept of a version; `version.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct VersionRecord {
+    /// Fingerprint of the nodes and edges of the store, which numbers follow from.
+    pub(crate) graph: String,
+    /// The plan by which its rows were computed.
+    pub(crate) plan: Value,
+    /// Fingerprints of the earlier versions whose rows are its rows too, oldest first.
+    pub(crate) earlier: Vec<String>,
+    /// Rows of all nodes of the store after each inner layer, where a full run has left them.
+    stored: Vec<RowRecord>,
+    /// Rows that the version has changed, for each inner layer.
+    changed: Vec<FileEntry>,
+    /// Nodes of the rows of its output, in their order; none: the nodes of the store.
+    nodes: Option<FileEntry>,
+    /// In-edges of a node that its changes of the graph hold; none if it has no changes.
+    pub(crate) overlay: Option<Vec<usize>>,
+}
+
+/// A version from which the next one is computed.
+pub(crate) struct OpenVersion {
+    pub(crate) record: VersionRecord,
+    pub(crate) rows: KeptRows,
+    /// Nodes of the rows of each output, the version's own last; none: the nodes of the store.
+    pub(crate) nodes: Vec<Option<Vec<NodeIdx>>>,
+}
+
+/// A new version.
+pub(crate) struct NewVersion<'a> {
+    pub(crate) plan: Value,
+    pub(crate) earlier: Vec<String>,
+    pub(crate) overlay: &'a Overlay,
+    /// In-edges of a node that the overlay has at most.
+    pub(crate) keep: &'a [usize],
+    pub(crate) rows: &'a KeptRows,
+    /// Layers whose rows are kept.
+    pub(crate) num_layers: usize,
+    pub(crate) nodes: &'a [NodeIdx],
+}
+
+impl VersionRecord {
+    fn read(dir: &Path) -> Option<Self> {
+        let text = std::fs::read(dir.join(RECORD)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+}
+
+/// Tells whether a version is kept, with all earlier ones that it needs.
+pub(crate) fn find(work_dir: &Path, fingerprint: &str) -> Option<VersionRecord> {
+    let read = |name: &str| VersionRecord::read(&work_dir.join(VERSIONS).join(folder(name)));
+    let record = read(fingerprint)?;
+    let mut earlier = record.earlier.iter();
+    earlier.all(|name| read(name).is_some()).then_some(record)
+}
+
+/// Returns the name of the directory of a version.
+fn folder(fingerprint: &str) -> String {
+    fingerprint.replace(':', "-")
+}
+
+impl KeptVersions {
+    /// Locks the kept versions of a working directory.
+    ///
+    /// # Errors
+    ///
+    /// If another run has locked them, or the directory cannot be written.
+    pub(crate) fn lock(work_dir: &Path) -> Result<Self, InferError> {
+        let dir = work_dir.join(VERSIONS);
+        std::fs::create_dir_all(&dir).map_err(InferError::io("create", &dir))?;
+        let lock = DirLock::take(&dir)?;
+        Ok(Self { dir, _lock: lock })
+    }
+
+    fn path(&self, fingerprint: &str) -> PathBuf {
+        self.dir.join(folder(fingerprint))
+    }
+
+    /// Returns the out-edges of a store, which are written once.
+    pub(crate) fn out_edges(&self, store: &Store, keep: &[usize]) -> Result<OutEdges, InferError> {
+        let name = format!("out-edges-{}", folder(&store.meta().fingerprint));
+        Ok(OutEdges::open_or_write(store, keep, &self.dir.join(name))?)
+    }
+
+    /// Opens a version with the rows and nodes of the earlier ones; none if it is not kept.
+    pub(crate) fn open(&self, fingerprint: &str) -> Result<Option<OpenVersion>, InferError> {
+        let Some(record) = VersionRecord::read(&self.path(fingerprint)) else {
+            return Ok(None);
+        };
+        let mut open = OpenVersion {
+            rows: KeptRows::default(),
+            nodes: Vec::new(),
+            record,
+        };
+        for name in open.record.earlier.clone() {
+            let Some(earlier) = VersionRecord::read(&self.path(&name)) else {
+                return Ok(None);
+            };
+            open.add(&self.path(&name), &earlier)?;
+        }
+        let own = open.record.clone();
+        open.add(&self.path(fingerprint), &own)?;
+        Ok(Some(open))
+    }
+
+    /// Reads what a version has changed of the graph of a store; `keep` in-edges of a node are read.
+    pub(crate) fn overlay(
+        &self,
+        fingerprint: &str,
+        (store, keep): (&Store, &[usize]),
+    ) -> Result<Overlay, InferError> {
+        let dir = self.path(fingerprint).join(OVERLAY);
+        Ok(Overlay::read(store, keep, &dir)?)
+    }
+
+    /// Keeps the rows of a full run. `link` puts their files into a directory.
+    pub(crate) fn keep_full(
+        &self,
+        (fingerprint, plan): (&str, &Value),
+        store: &Store,
+        link: impl FnOnce(&Path) -> Result<Vec<RowRecord>, InferError>,
+    ) -> Result<(), InferError> {
+        let dir = self.begin()?;
+        let record = VersionRecord {
+            graph: store.meta().edges_fingerprint(),
+            plan: plan.clone(),
+            earlier: Vec::new(),
+            stored: link(&dir)?,
+            changed: Vec::new(),
+            nodes: None,
+            overlay: None,
+        };
+        self.finish(fingerprint, &record)
+    }
+
+    /// Keeps a version.
+    pub(crate) fn keep(
+        &self,
+        fingerprint: &str,
+        store: &Store,
+        version: NewVersion<'_>,
+    ) -> Result<(), InferError> {
+        let dir = self.begin()?;
+        let overlay = dir.join(OVERLAY);
+        version.overlay.write(store, version.keep, &overlay)?;
+        let record = VersionRecord {
+            graph: store.meta().edges_fingerprint(),
+            plan: version.plan,
+            earlier: version.earlier,
+            stored: Vec::new(),
+            changed: version.rows.write(&dir, version.num_layers)?,
+            nodes: Some(write_nodes(&dir.join(NODES), version.nodes)?),
+            overlay: Some(version.keep.to_vec()),
+        };
+        self.finish(fingerprint, &record)
+    }
+
+    /// Returns an empty directory for a version.
+    fn begin(&self) -> Result<PathBuf, InferError> {
+        let dir = self.dir.join(UNFINISHED);
+        if dir.exists() {
+            std::fs::remove_dir_all(&dir).map_err(InferError::io("remove", &dir))?;
+        }
+        std::fs::create_dir(&dir).map_err(InferError::io("create", &dir))?;
+        Ok(dir)
+    }
+
+    /// Writes the record of the unfinished version and gives it its name.
+    fn finish(&self, fingerprint: &str, record: &VersionRecord) -> Result<(), InferError> {
+        let (from, to) = (self.dir.join(UNFINISHED), self.path(fingerprint));
+        let path = from.join(RECORD);
+        let text = serde_json::to_vec_pretty(record).expect("a record is plain data");
+        std::fs::write(&path, text).map_err(InferError::io("write", &path))?;
+        if to.exists() {
+            std::fs::remove_dir_all(&to).map_err(InferError::io("remove", &to))?;
+        }
+        std::fs::rename(&from, &to).map_err(InferError::io("rename", &from))
+    }
+}
+
+impl OpenVersion {
+    /// Adds the rows and nodes of a version; earlier ones come before.
+    fn add(&mut self, dir: &Path, record: &VersionRecord) -> Result<(), InferError> {
+        if !record.stored.is_empty() {
+            self.rows = KeptRows::of_files(dir, &record.stored)?;
+        }
+        self.rows.add(dir, &record.changed)?;
+        let nodes = record.nodes.as_ref();
+        let nodes = nodes.map(|entry| read_nodes(&dir.join(&entry.path), entry));
+        self.nodes.push(nodes.transpose()?);
+        Ok(())
+    }
+}
+
+fn write_nodes(path: &Path, nodes: &[NodeIdx]) -> Result<FileEntry, InferError> {
+    let numbers = UInt32Array::from_iter_values(nodes.iter().map(|node| node.raw()));
+    let numbers: ArrayRef = Arc::new(numbers);
+    let mut file = None;
+    append(&mut file, path, &arrow_file::batch(vec![("node", numbers)]))?;
+    Ok(file.expect("a batch was written").finish()?)
+}
+
+fn read_nodes(path: &Path, entry: &FileEntry) -> Result<Vec<NodeIdx>, InferError> {
+    let damaged = || crate::kept_rows::damaged(path, "it was changed since it was written");
+    if file_checksum(path)? != entry.checksum {
+        return Err(damaged());
+    }
+    let mut nodes = Vec::new();
+    for batch in map_batches(path)? {
+        let column = batch.column_by_name("node").ok_or_else(damaged)?;
+        let numbers = arrow_file::column::<UInt32Type>(column).ok_or_else(damaged)?;
+        nodes.extend_from_slice(NodeIdx::slice(&numbers));
+    }
+    Ok(nodes)
+}

@@ -1,0 +1,610 @@
+//! A version of embeddings: the rows that changes reach are computed and written, all others stay
+//! in the outputs of earlier versions.
+
+use crate::InferError;
+use crate::changed_rows::{Layers, compute, refuse};
+use crate::embedding::{embedding_columns, vectors};
+use crate::identity::{fingerprint, limit_json, plan_json};
+use crate::infer::finished;
+use crate::kept_rows::KeptRows;
+use crate::kept_versions::{KeptVersions, NewVersion, OpenVersion, find};
+use crate::layer::first_not_finite;
+use crate::model::Trained;
+use crate::part::{Computed, write_part};
+use crate::plan::InferPlan;
+use crate::predict::labels;
+use crate::threads::Threads;
+use cluster::open_output;
+use gnn::{Dense, Head};
+use graphdelta::{After, Changes, Numbers, Overlay, Reach, ReachPlan, Work, reach};
+use schemas::{
+    ChangesSpec, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter, Event, FeatureMeta,
+    GraphPlan, KeptOutput, Labels, Manifest, NodeIdx, Opened, Output, ParentOutput, PartEntry,
+    Progress, ReplacedRows, Sampling, VersionMeta, write_version_part,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use store::Store;
+
+/// If changes reach more than this share of the rows and in-edges of all layers, in percent, a version
+/// keeps no row of its parent: it costs hardly more, and the next ones need no earlier output.
+const REACHED_MAX: u64 = 90;
+
+/// What a version is made of, besides its plan.
+#[derive(Clone, Copy, Debug)]
+pub struct VersionInput<'a> {
+    /// The tables of the store.
+    pub graph: &'a GraphPlan,
+    /// What has changed since the parent, night by night.
+    pub nights: &'a [ChangesSpec],
+    /// Directory that relative paths of tables start from.
+    pub base: &'a Path,
+    /// Output of the parent.
+    pub parent: &'a Path,
+    /// Whether all rows are computed and written, whatever the changes reach.
+    pub full: bool,
+}
+
+/// How a version is computed.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// Why all rows are computed; none if only those that changes reach.
+    pub full: Option<String>,
+    /// Work of each layer, from 1, for what the changes reach.
+    pub reached: Vec<Work>,
+    /// Work of each layer for all rows.
+    pub all: Vec<Work>,
+}
+
+/// A parent whose rows are kept.
+struct Parent {
+    dir: PathBuf,
+    manifest: Manifest,
+}
+
+/// Everything that is known before rows are computed.
+struct Prepared {
+    layers: Layers,
+    plan_json: Value,
+    parent: Parent,
+    version: OpenVersion,
+    reached: Reach,
+    reach_plan: ReachPlan,
+    after: After,
+    before: Before,
+    decision: Decision,
+}
+
+/// Checks a version before any work.
+///
+/// # Errors
+///
+/// If the parent is no finished output of inference, its rows are not kept, a table of changes
+/// cannot be read, or the rows of the model cannot be kept.
+pub fn check_version(plan: &InferPlan, input: VersionInput<'_>) -> Result<(), InferError> {
+    check_kept_model(plan, input.graph)?;
+    let parent = Parent::open(input.parent)?;
+    if find(&plan.work_dir, &parent.manifest.fingerprint).is_none() {
+        return Err(parent.is_not_kept(plan));
+    }
+    let trained = Trained::open(plan)?;
+    let sampled = trained.record().sampled.as_ref();
+    let sampling = sampled.map_or(Sampling::Uniform, |of| of.sampling);
+    for night in input.nights {
+        Changes::read(night, input.base, input.graph, sampling)?;
+    }
+    Ok(())
+}
+
+/// Checks that the rows of a model can be kept for later versions.
+///
+/// # Errors
+///
+/// Says which property of the graph, the model or the plan prevents it.
+pub fn check_kept_model(plan: &InferPlan, graph: &GraphPlan) -> Result<(), InferError> {
+    if graph.is_typed() {
+        return Err(InferError::FullRun("nodes have types"));
+    }
+    let Trained::Untyped(trained) = Trained::open(plan)? else {
+        return Err(InferError::FullRun("nodes have types"));
+    };
+    let features = graph.types[0].nodes.feature_meta();
+    refuse(
+        plan,
+        &trained,
+        matches!(features, FeatureMeta::Sparse { .. }),
+    )
+}
+
+/// Predicts what a version computes.
+///
+/// # Errors
+///
+/// As [`infer_version`], but nothing is written except out-edges in the working directory.
+pub fn predict_version(
+    plan: &InferPlan,
+    store: &Store,
+    input: VersionInput<'_>,
+) -> Result<Decision, InferError> {
+    let plan = &Trained::open(plan)?.record().completed(plan);
+    let layers = Layers::open(plan, store)?;
+    let versions = KeptVersions::lock(&plan.work_dir)?;
+    let changes = read(&input, store)?;
+    Ok(Prepared::new(plan, layers, &versions, (store, input, changes))?.decision)
+}
+
+/// Applies changes to the graph of the parent, computes the rows that they reach, commits them as a
+/// version and returns its manifest.
+///
+/// The rows are those of a full run on the changed tables, bit for bit.
+///
+/// # Errors
+///
+/// If a change cannot be applied, before anything is written: names file and row; if the parent's
+/// rows are not kept or are those of another graph; if the output or the working directory cannot
+/// be written.
+pub fn infer_version(
+    plan: &InferPlan,
+    store: &Store,
+    input: VersionInput<'_>,
+    progress: &Progress,
+) -> Result<Manifest, InferError> {
+    store.cluster().set_phase("infer, its start");
+    let plan = &Trained::open(plan)?.record().completed(plan);
+    let layers = Layers::open(plan, store)?;
+    let parent = Parent::open(input.parent)?;
+    let changes = read(&input, store)?;
+    let mut identity = identity(plan, &layers)?;
+    identity["changes"] = json!(fingerprints(&changes)?);
+    identity["parent"] = json!(parent.manifest.fingerprint);
+    let own = fingerprint(&identity, store);
+    if let Some(manifest) = finished(plan, &own, store)? {
+        return Ok(manifest);
+    }
+    let versions = KeptVersions::lock(&plan.work_dir)?;
+    let prepared = Prepared::new(plan, layers, &versions, (store, input, changes))?;
+    prepared.decision.report(progress);
+    let output = match open(plan, store, (&own, prepared.decision.full.is_some()))? {
+        Opened::Done(manifest) => return Ok(*manifest),
+        Opened::Open(output) => output,
+    };
+    let input_json = json!({
+        "nodes": store.meta().input["nodes"],
+        "edges": store.meta().input["edges"],
+        "changes": identity["changes"],
+        "parent": identity["parent"],
+    });
+    let mut manifest = Manifest::new(
+        "infer",
+        own.clone(),
+        (identity, input_json),
+        store.meta().seed,
+    );
+    prepared.write(plan, (&output, &versions), &mut manifest)?;
+    output.finish(&manifest)?;
+    Ok(manifest)
+}
+
+/// Opens the output of a version. Parts of a killed run that was computed in the other way, in full
+/// or not, are removed.
+fn open(
+    plan: &InferPlan,
+    store: &Store,
+    (fingerprint, is_full): (&str, bool),
+) -> Result<Opened, InferError> {
+    let wanted = (&*plan.output, "infer", fingerprint);
+    let opened = open_output::<InferError>(store.cluster(), wanted, plan.fresh)?;
+    let Opened::Open(output) = opened else {
+        return Ok(opened);
+    };
+    let is_other = |part: &PartEntry| part.is_of_changes() == is_full;
+    if !output.parts().iter().any(is_other) {
+        return Ok(Opened::Open(output));
+    }
+    output.abandon();
+    open_output::<InferError>(store.cluster(), wanted, true)
+}
+
+/// Returns the settings by which rows are computed.
+fn identity(plan: &InferPlan, layers: &Layers) -> Result<Value, InferError> {
+    let record = &layers.trained.record;
+    let limits = layers
+        .limits
+        .iter()
+        .map(|&limit| limit_json(limit))
+        .collect();
+    Ok(plan_json(record.settings(plan)?, record, (limits, None)))
+}
+
+fn read(input: &VersionInput<'_>, store: &Store) -> Result<Vec<Changes>, InferError> {
+    let sampling = store.meta().sampling;
+    let nights = input.nights.iter();
+    let read = nights.map(|night| Changes::read(night, input.base, input.graph, sampling));
+    Ok(read.collect::<Result<_, _>>()?)
+}
+
+fn fingerprints(changes: &[Changes]) -> Result<Vec<Value>, InferError> {
+    let nights = changes.iter().map(Changes::fingerprints);
+    Ok(nights.collect::<Result<_, _>>()?)
+}
+
+impl Parent {
+    fn open(dir: &Path) -> Result<Self, InferError> {
+        let dataset = EmbeddingsDataset::open(dir)?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            manifest: dataset.manifest().clone(),
+        })
+    }
+
+    fn problem(&self, problem: String) -> InferError {
+        InferError::Parent {
+            dir: self.dir.clone(),
+            problem,
+        }
+    }
+
+    fn is_not_kept(&self, plan: &InferPlan) -> InferError {
+        self.problem(format!(
+            "cannot be continued: its rows are not kept in {}; versions need the `work_dir` of \
+             their parent, which was run with [incremental]; start with a run without a parent",
+            plan.work_dir.display()
+        ))
+    }
+}
+
+impl Decision {
+    /// Decides how a version is computed.
+    fn new(full: Option<String>, (reached, all): (Vec<Work>, Vec<Work>)) -> Self {
+        let sum = |layers: &[Work]| -> u64 {
+            layers.iter().map(|layer| layer.rows + layer.in_edges).sum()
+        };
+        let percent = 100 * sum(&reached) / sum(&all).max(1);
+        let is_much = percent > REACHED_MAX;
+        let cheaper = is_much.then(|| format!("the changes reach {percent} % of the work"));
+        Self {
+            full: full.or(cheaper),
+            reached,
+            all,
+        }
+    }
+
+    /// Returns a line for each layer.
+    pub fn lines(&self) -> Vec<String> {
+        let layers = self.reached.iter().zip(&self.all);
+        let lines = (1..).zip(layers).map(|(layer, (reached, all))| {
+            format!(
+                "layer {layer}: {} of {} rows, {} of {} in-edges",
+                reached.rows, all.rows, reached.in_edges, all.in_edges
+            )
+        });
+        lines.collect()
+    }
+
+    /// Returns how the version is computed, in a few words.
+    pub fn summary(&self) -> String {
+        match &self.full {
+            None => "incremental: the changed rows are computed".to_owned(),
+            Some(why) => format!("full: all rows are computed, because {why}"),
+        }
+    }
+
+    /// Returns the decision as an entry of a report.
+    pub fn to_json(&self) -> Value {
+        let work = |layers: &[Work]| -> Value {
+            let layers = layers.iter();
+            let layers = layers.map(|of| json!({ "rows": of.rows, "in_edges": of.in_edges }));
+            layers.collect()
+        };
+        json!({
+            "mode": if self.full.is_some() { "full" } else { "incremental" },
+            "why_full": self.full,
+            "reached": work(&self.reached),
+            "all": work(&self.all),
+        })
+    }
+
+    fn report(&self, progress: &Progress) {
+        progress(&Event {
+            stage: "infer",
+            phase: "plan".to_owned(),
+            done: 0,
+            total: 0,
+            message: Some(format!("{}; {}", self.summary(), self.lines().join("; "))),
+            fields: self.to_json(),
+        });
+    }
+}
+
+impl Prepared {
+    /// Applies the changes and finds what they reach.
+    fn new(
+        plan: &InferPlan,
+        layers: Layers,
+        versions: &KeptVersions,
+        (store, input, changes): (&Store, VersionInput<'_>, Vec<Changes>),
+    ) -> Result<Self, InferError> {
+        let parent = Parent::open(input.parent)?;
+        let plan_json = identity(plan, &layers)?;
+        let name = parent.manifest.fingerprint.clone();
+        let version = versions.open(&name)?;
+        let version = version.ok_or_else(|| parent.is_not_kept(plan))?;
+        if version.record.graph != store.meta().edges_fingerprint() {
+            return Err(parent.problem(
+                "is of another graph: the tables of [input], `seed` or the sampling have changed \
+                 since; changes belong into [input.changes], and new tables need a run without a \
+                 parent"
+                    .to_owned(),
+            ));
+        }
+        let reach_plan = layers.reach_plan();
+        let keep = reach_plan.keep();
+        let overlay = match &version.record.overlay {
+            None => Overlay::default(),
+            Some(kept) if *kept == keep => versions.overlay(&name, (store, &keep))?,
+            Some(_) => {
+                return Err(parent.problem(
+                    "was computed with other fan-outs than the model has; start with a run without \
+                     a parent"
+                        .to_owned(),
+                ));
+            }
+        };
+        let out = versions.out_edges(store, &keep)?;
+        let before = Before::of(store, &overlay);
+        let mut numbers = Numbers::of(store, input.graph, overlay)?;
+        let nights = changes.into_iter().map(|night| numbers.apply(night));
+        let nights = nights.collect::<Result<Vec<_>, _>>()?;
+        let numbers = Arc::new(numbers);
+        let (reached, of_version) = reach(&numbers, nights, &out, &reach_plan)?;
+        let why = match () {
+            () if input.full => Some("--full is given"),
+            () if version.record.plan != plan_json => {
+                Some("the model or a key of [infer] is another than the parent's")
+            }
+            () => None,
+        };
+        let work = (
+            reached.work(&numbers, &reach_plan),
+            reached.full_work(&numbers, &reach_plan),
+        );
+        Ok(Self {
+            decision: Decision::new(why.map(str::to_owned), work),
+            after: After::new(&numbers, of_version)?,
+            before,
+            layers,
+            plan_json,
+            parent,
+            version,
+            reached,
+            reach_plan,
+        })
+    }
+
+    /// Computes the rows and writes parts, what they replace, and what the next version needs;
+    /// completes the manifest.
+    fn write(
+        self,
+        plan: &InferPlan,
+        (output, versions): (&Output, &KeptVersions),
+        manifest: &mut Manifest,
+    ) -> Result<(), InferError> {
+        let threads = Threads::new(self.after.store().cluster().num_threads())?;
+        let OpenVersion {
+            rows: before,
+            nodes,
+            record,
+        } = self.version;
+        let is_full = self.decision.full.is_some();
+        let parent = (!is_full).then_some((&self.reached, before));
+        let after = &self.after;
+        let (rows, computed) = compute(&self.layers, (after, &threads), parent)?;
+        let num_layers = self.layers.limits.len();
+        let mut written = computed[num_layers - 1].clone();
+        after.sort(&mut written);
+        let record_of = &self.layers.trained.record;
+        let id_type = after.store().meta().graph.target().id_type;
+        let embedding_layer = self.layers.embedding_layer;
+        let writer = VersionWriter {
+            output,
+            layers: &self.layers,
+            after,
+            rows: &rows,
+            rows_per_part: plan.rows_per_part,
+            normalize: plan.normalize,
+            columns: EmbeddingColumns {
+                are_changes: !is_full,
+                ..embedding_columns(plan, record_of, id_type, embedding_layer)?
+            },
+        };
+        writer.write_parts(&written, &threads)?;
+        let kept = match is_full {
+            true => Vec::new(),
+            false => {
+                VersionMeta::kept_by_child(&plan.output, &self.parent.dir, &self.parent.manifest)
+            }
+        };
+        let mut deleted = self.before.removed_by(after);
+        after.sort(&mut deleted);
+        let num_parts = writer.num_parts(&written);
+        if !is_full && output.committed(num_parts).is_none() {
+            let replaced = replaced(&kept, &nodes, &written, after);
+            let replaced = replaced.map_err(|problem| self.parent.problem(problem))?;
+            let part = write_version_part(output, &replaced, &after.ids(&deleted))?;
+            output.commit_part(num_parts, part)?;
+        }
+        let mut earlier = record.earlier;
+        earlier.push(self.parent.manifest.fingerprint.clone());
+        earlier.truncate(if is_full { 0 } else { earlier.len() });
+        let new = NewVersion {
+            plan: self.plan_json,
+            earlier,
+            overlay: after.overlay(),
+            keep: &self.reach_plan.keep(),
+            rows: &rows,
+            num_layers: num_layers - 1,
+            nodes: &written,
+        };
+        versions.keep(&manifest.fingerprint, after.store(), new)?;
+        manifest.parts = output.parts();
+        let label = writer.columns.prediction.clone();
+        manifest.graph = Some(after.store().meta().graph.clone().with_label(label));
+        manifest.report = self.decision.to_json();
+        manifest.report["embedding"] = record_of.embedding_report(embedding_layer);
+        manifest.version = Some(VersionMeta {
+            parent: ParentOutput::of(&plan.output, &self.parent.dir, &self.parent.manifest),
+            kept,
+            upserts: written.len() as u64,
+            deletes: deleted.len() as u64,
+        });
+        Ok(())
+    }
+}
+
+/// The nodes of the parent.
+struct Before {
+    /// Their numbers are below it.
+    end: usize,
+    removed: BTreeSet<NodeIdx>,
+}
+
+impl Before {
+    fn of(store: &Store, overlay: &Overlay) -> Self {
+        Self {
+            end: store.placement().num_nodes() + overlay.num_added(),
+            removed: overlay.removed().collect(),
+        }
+    }
+
+    /// Lists the nodes of the parent that are not there after the changes.
+    fn removed_by(&self, after: &After) -> Vec<NodeIdx> {
+        let all = after.overlay().removed();
+        let known = all.filter(|node| node.index() < self.end);
+        known.filter(|node| !self.removed.contains(node)).collect()
+    }
+}
+
+/// Finds the rows of earlier outputs that are no rows of the version, by file. `nodes`: those of the
+/// rows of each output; none if it has those of the store. `written`: the nodes that the version
+/// writes.
+fn replaced(
+    kept: &[KeptOutput],
+    nodes: &[Option<Vec<NodeIdx>>],
+    written: &[NodeIdx],
+    after: &After,
+) -> Result<ReplacedRows, String> {
+    let end = after.end();
+    // The position of the latest output that has a row of the node.
+    let mut latest = vec![0u32; end];
+    let positions = || 0u32..;
+    for (at, of_output) in positions().zip(nodes) {
+        for node in of_output.iter().flatten() {
+            latest[node.index()] = at;
+        }
+    }
+    for node in written.iter().copied().chain(after.overlay().removed()) {
+        latest[node.index()] = u32::MAX;
+    }
+    let mut replaced = ReplacedRows::new();
+    for ((at, of_output), output) in positions().zip(nodes).zip(kept) {
+        let mut first = 0;
+        for part in &output.parts {
+            let rows = usize::try_from(part.rows).map_err(|e| e.to_string())?;
+            let node = |row: usize| match of_output {
+                Some(in_order) => in_order.get(first + row).copied(),
+                None => Some(NodeIdx::from_index(first + row)).filter(|node| node.index() < end),
+            };
+            let mut of_part = Vec::new();
+            for row in 0..rows {
+                let Some(node) = node(row) else {
+                    return Err(format!("has other rows than were kept of {}", output.path));
+                };
+                if latest[node.index()] != at {
+                    of_part.push(row as u64);
+                }
+            }
+            first += rows;
+            if let Some(file) = part.files.first().filter(|_| !of_part.is_empty()) {
+                replaced.insert(format!("{}/{}", output.path, file.path), of_part);
+            }
+        }
+    }
+    Ok(replaced)
+}
+
+/// Writes the parts of a version.
+struct VersionWriter<'a> {
+    output: &'a Output,
+    layers: &'a Layers,
+    after: &'a After,
+    rows: &'a KeptRows,
+    rows_per_part: usize,
+    normalize: bool,
+    columns: EmbeddingColumns,
+}
+
+impl VersionWriter<'_> {
+    /// Returns the number of parts. A version without rows has one too, so that readers find the
+    /// columns.
+    fn num_parts(&self, nodes: &[NodeIdx]) -> usize {
+        nodes.len().div_ceil(self.rows_per_part).max(1)
+    }
+
+    /// Writes and commits the rows of some nodes, which are sorted by id.
+    fn write_parts(&self, nodes: &[NodeIdx], threads: &Threads) -> Result<(), InferError> {
+        let num_parts = self.num_parts(nodes);
+        let head = || self.layers.trained.model.head();
+        threads.run(num_parts, head, |head, part| {
+            if self.output.committed(part).is_some() {
+                return Ok(());
+            }
+            let start = part * self.rows_per_part;
+            let end = (start + self.rows_per_part).min(nodes.len());
+            let of_part = &nodes[start..end];
+            let rows = self.compute(of_part, head)?;
+            let writer = EmbeddingsWriter::create(self.output, part, &self.columns)?;
+            let ids = |range: std::ops::Range<usize>| self.after.ids(&of_part[range]);
+            let entry = write_part(writer, &self.columns, (of_part, &ids), &rows)?;
+            Ok(self.output.commit_part(part, entry)?)
+        })
+    }
+
+    /// Returns the columns of some nodes' rows.
+    fn compute(&self, nodes: &[NodeIdx], head: &Head<'_>) -> Result<Computed, InferError> {
+        let trained = &self.layers.trained;
+        let arch = trained.model.architecture();
+        let dense = |layer: usize| Dense {
+            rows: nodes.len(),
+            cols: arch.output_dim(layer),
+            values: nodes
+                .iter()
+                .flat_map(|&node| self.rows.row(layer, node))
+                .copied()
+                .collect(),
+        };
+        let is_read = self.columns.prediction.is_some() || self.columns.vectors.len() > 1;
+        let last = self.layers.limits.len();
+        let logits = is_read.then(|| head.run(dense(last))).transpose()?;
+        let unfit = logits.as_ref().and_then(|of| first_not_finite(&of.values));
+        if let (Some(at), Some(logits)) = (unfit, &logits) {
+            return Err(InferError::NotFinite {
+                dir: trained.record.dir.clone(),
+                layer: arch.num_layers,
+                id: self.after.display(nodes[at / logits.cols]),
+            });
+        }
+        let predicts = self.columns.prediction.is_some();
+        let predicted = match logits.as_ref().filter(|_| predicts) {
+            Some(logits) => labels(logits, arch.task),
+            None => Labels::None,
+        };
+        let embedding = dense(self.layers.embedding_layer);
+        let of_task = (arch.task, self.normalize);
+        Ok(Computed {
+            vectors: vectors(&self.columns, embedding, logits.as_ref(), of_task),
+            predicted,
+        })
+    }
+}
