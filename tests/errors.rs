@@ -138,7 +138,7 @@ fn unknown_keys_name_line_key_and_the_nearest_key() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:1: unknown key `nam`; did you mean `name`? allowed: name, seed, work_dir, workers, memory_budget, storage, input, flatten, train, infer, score
+        error: job.toml:1: unknown key `nam`; did you mean `name`? allowed: name, seed, work_dir, workers, memory_budget, storage, input, incremental, flatten, train, infer, score
     "#]],
         |case| {
             case.job = case.job.with("name =", "nam =");
@@ -185,7 +185,7 @@ fn unknown_keys_name_line_key_and_the_nearest_key() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:26: unknown key `training`; did you mean `train`? allowed: name, seed, work_dir, workers, memory_budget, storage, input, flatten, train, infer, score
+        error: job.toml:26: unknown key `training`; did you mean `train`? allowed: name, seed, work_dir, workers, memory_budget, storage, input, incremental, flatten, train, infer, score
     "#]],
         |case| {
             case.job = case.job.with("[train]", "[training]");

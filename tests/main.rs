@@ -23,6 +23,7 @@ mod golden;
 mod graphs;
 mod harness;
 mod hosts;
+mod incremental;
 mod infer;
 mod infer_outputs;
 mod inspect;

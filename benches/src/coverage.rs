@@ -144,6 +144,11 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
         1,
         Not("`cargo bench -p graphscore --bench best` measures it, before and after"),
     ),
+    (
+        "docs/benchmarks/versions.md#A night",
+        1,
+        Not("`benches/versions/nightly.py` prints it"),
+    ),
     ("docs/benchmarks/links.md#Citation graphs", 1, Not(LINKS)),
     (
         "docs/benchmarks/links.md#Settings of GCN on Cora",

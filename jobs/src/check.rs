@@ -2,6 +2,7 @@
 
 mod columns;
 pub(crate) mod taken;
+mod version;
 
 use std::collections::BTreeMap;
 
@@ -39,15 +40,19 @@ pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
     console.name_job(&job.name);
     let context = || format!("job {}", args.job.path.display());
     let (survey, pairs, prediction) = look(&job).with_context(context)?;
+    let version = version::predict(&job).with_context(context)?;
     if args.json {
-        console.emit(
-            "info",
-            to_json(&job, (&survey, pairs.as_ref()), prediction.as_ref()),
-        );
+        let mut found = to_json(&job, (&survey, pairs.as_ref()), prediction.as_ref());
+        if let Some(version) = &version {
+            found["version"] = version.to_json();
+        }
+        console.emit("info", found);
     } else {
         to_lines(&job, (&survey, pairs.as_ref()), prediction.as_ref())
             .iter()
             .for_each(|line| line_out(line));
+        let lines = version.iter().flat_map(version::lines);
+        lines.for_each(|line| line_out(&line));
     }
     Ok(())
 }

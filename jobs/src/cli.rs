@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Show the content of an output directory or a store.
     Inspect(InspectArgs),
+    /// List a version of embeddings and the outputs that it is made of.
+    Versions(VersionsArgs),
     /// Write an R-MAT graph as input tables, and a job that runs on it.
     Generate(GenerateArgs),
 }
@@ -104,6 +106,9 @@ pub(crate) struct RunArgs {
         conflicts_with = "fresh"
     )]
     fresh_stages: Vec<Stage>,
+    /// Compute and write all rows of a version, not only those that its changes reach.
+    #[arg(long)]
+    pub(crate) full: bool,
     /// Write one JSON object a line to standard output: progress, then a summary.
     #[arg(long)]
     pub(crate) json: bool,
@@ -209,6 +214,16 @@ pub(crate) struct InspectArgs {
     pub(crate) limit: Option<usize>,
     /// Write one JSON object to standard output, with whole vectors.
     #[arg(long, conflicts_with = "dot")]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `versions`.
+#[derive(Args, Debug)]
+pub(crate) struct VersionsArgs {
+    /// The output of a version.
+    pub(crate) path: PathBuf,
+    /// Write one JSON object to standard output.
+    #[arg(long)]
     pub(crate) json: bool,
 }
 

@@ -1,5 +1,6 @@
 //! The job file: as written ([`JobSpec`]) and as it will run ([`Job`]).
 
+mod incremental;
 mod model;
 mod paths;
 mod rules;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use bytesize::ByteSize;
 use graphflat::{FlattenPlan, FlattenSpec, SamplePlan};
-use graphinfer::{InferContext, InferPlan, InferSpec};
+use graphinfer::{InferContext, InferPlan, InferSpec, VersionInput};
 use graphscore::{ScoreContext, ScorePlan, ScoreSpec};
 use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
 use schemas::storage::StorageOptions;
@@ -23,6 +24,7 @@ use crate::leftovers::own_dir;
 use crate::memory::default_budget;
 use crate::mistakes::{Found, in_order};
 use crate::source::{Edits, JobSource};
+use incremental::{IncrementalSpec, Versions};
 
 /// Name of the store in `work_dir`.
 pub(crate) const STORE: &str = "store";
@@ -54,6 +56,9 @@ pub(crate) struct JobSpec {
     pub(crate) storage: StorageOptions,
     /// The tables to read.
     pub(crate) input: InputSpec,
+    /// How versions are kept and continued.
+    #[serde(default)]
+    pub(crate) incremental: Option<IncrementalSpec>,
     /// The flatten stage.
     #[serde(default)]
     pub(crate) flatten: Option<FlattenSpec>,
@@ -81,6 +86,8 @@ pub(crate) struct Overrides {
     pub(crate) process: Option<usize>,
     /// Number of processes that share the memory budget, if there are several on this machine.
     pub(crate) processes: Option<usize>,
+    /// Whether a version computes all rows.
+    pub(crate) full: bool,
 }
 
 /// A checked job, as it will run.
@@ -121,9 +128,23 @@ pub(crate) struct Job {
     pub(crate) selected: Vec<Stage>,
     /// The selected stages that start over.
     pub(crate) fresh: Vec<Stage>,
+    /// How versions are kept and continued.
+    pub(crate) versions: Versions,
 }
 
 impl Job {
+    /// Returns what the version is made of that the job writes; none if it writes none.
+    pub(crate) fn version(&self) -> Option<VersionInput<'_>> {
+        let versions = &self.versions;
+        Some(VersionInput {
+            graph: &self.graph,
+            nights: &versions.changes,
+            base: Path::new(BASE),
+            parent: versions.parent.as_ref()?,
+            full: versions.full,
+        })
+    }
+
     /// Reads and checks a job file.
     ///
     /// # Errors
@@ -153,6 +174,7 @@ impl Job {
         };
         let (keys, _) = source.parse::<toml::Table>();
         job.fingerprint = fingerprint(keys.expect("it was read before"), &job);
+        job.versions.full = overrides.full;
         if let Some(process) = overrides.process {
             // Each process has its part of the store and of the rounds; processes may share the
             // disk.
@@ -214,6 +236,7 @@ impl JobSpec {
         self.check_inputs(&work_dir, told, &mut found);
         self.check_tables(&mut found);
         self.check_stages(&mut found);
+        self.check_incremental(&mut found);
         let sampling = self.flatten.as_ref().map(|flatten| flatten.sampling);
         let of_model = self.of_model(selected.as_deref().unwrap_or_default());
         let graph = self.input.clone().plan_like(base, &of_model.known);
@@ -306,10 +329,9 @@ impl JobSpec {
         };
         let is_fresh = fresh.contains(&Stage::Score);
         let for_score = score_context(self.infer.as_ref(), &for_infer, &graph, (bytes, is_fresh));
-        let infer = self.infer;
-        let infer = infer.and_then(|spec| plan_infer(spec, for_infer, of_graph, found));
-        let score = self.score;
-        let score = score.and_then(|spec| plan_score(spec, for_score, found));
+        let versions = Versions::new(self.incremental, self.input.changes);
+        let infer = plan_infer(self.infer, for_infer, (of_graph, &versions), found);
+        let score = plan_score(self.score, for_score, found);
         Job {
             name: self.name,
             fingerprint: String::new(),
@@ -328,6 +350,7 @@ impl JobSpec {
             score,
             selected,
             fresh,
+            versions,
         }
     }
 
@@ -387,12 +410,16 @@ fn plan_flatten(
 
 /// Plans the infer stage, and checks the types that it writes.
 fn plan_infer(
-    spec: InferSpec,
+    spec: Option<InferSpec>,
     context: InferContext,
-    (graph, target_type): (&GraphPlan, usize),
+    ((graph, target_type), versions): ((&GraphPlan, usize), &Versions),
     found: &mut Found,
 ) -> Option<InferPlan> {
-    let plan = found.take(spec.into_plan(context))?;
+    let plan = found.take(spec?.into_plan(context))?;
+    let plan = match versions.are_kept {
+        true => plan.keeping_rows(),
+        false => plan,
+    };
     let names: Vec<&str> = graph.types.iter().map(|of| &of.name[..]).collect();
     found.take(match graph.is_typed() {
         true => plan.written_types(&names, target_type).map(drop),
@@ -439,11 +466,12 @@ fn score_context(
 }
 
 /// Plans the score stage; mistakes in its table were found before.
-fn plan_score(spec: ScoreSpec, context: ScoreContext, found: &mut Found) -> Option<ScorePlan> {
-    if !found.is_empty() {
-        return None;
-    }
-    let plan = spec.into_plan(context);
+fn plan_score(
+    spec: Option<ScoreSpec>,
+    context: ScoreContext,
+    found: &mut Found,
+) -> Option<ScorePlan> {
+    let plan = spec.filter(|_| found.is_empty())?.into_plan(context);
     plan.map_err(|errors| found.extend(errors)).ok()
 }
 

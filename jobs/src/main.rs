@@ -23,6 +23,7 @@ mod source;
 mod stage;
 mod stores;
 mod variables;
+mod versions;
 
 use std::process::ExitCode;
 
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Command::Run(args) => stage::run(&args, &console),
         Command::Check(args) => check::check(&args, &console),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Versions(args) => versions::versions(&args),
         Command::Generate(args) => generate::generate(&args),
     };
     match result {

@@ -5,7 +5,7 @@ mod targets;
 use std::path::PathBuf;
 
 use gnn::{Decoder, Task};
-use graphinfer::{InferPlan, Method};
+use graphinfer::{InferPlan, Method, check_kept_model, check_version};
 use graphscore::{ScoreError, ScorePlan};
 use graphtrainer::metric::Metric;
 use graphtrainer::{Loss, TrainError, TrainPlan, TrainSpec};
@@ -64,7 +64,22 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     }
     labels(job)?;
     inference(job)?;
+    versions(job)?;
     scoring(job)
+}
+
+/// Checks that the rows of the model can be kept, and that a version has its parent and changes.
+fn versions(job: &Job) -> Result<(), JobError> {
+    let Some(plan) = job.infer.as_ref().filter(|_| job.runs(Stage::Infer)) else {
+        return Ok(());
+    };
+    match job.version() {
+        Some(version) => Ok(check_version(plan, version)?),
+        None if job.versions.are_kept && job.brings_model() => {
+            Ok(check_kept_model(plan, &job.graph)?)
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks that unfinished outputs, and the store, can be written.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use graphflat::{SamplePlan, Waves};
-use graphinfer::Method;
+use graphinfer::{Method, infer_version};
 use graphtrainer::{Source, TrainPlan};
 use schemas::dataset::is_begun;
 use schemas::progress::Progress;
@@ -37,17 +37,37 @@ pub(crate) fn run(args: &RunArgs, console: &Console) -> anyhow::Result<()> {
         fresh: args.fresh_stages(),
         process: of.are_several().then(|| of.number()),
         processes: of.processes.map(usize::from),
+        full: args.full,
     };
     ending::be_resumable();
     end_with_cut_maps()?;
     let edits = args.job.edits();
     let job = Job::load(&args.job.path, &edits, &overrides)?;
+    check_version_flags(args, &job)?;
     plan_free_memory(job.memory_budget);
     console.name_job(&job.name);
     let context = || format!("job {}", args.job.path.display());
     let processes = Processes::start(args, &edits, &job, console).with_context(context)?;
     let result = run_stages(&job, &processes, console).with_context(context);
     processes.end(result)
+}
+
+/// Checks flags that are for jobs with versions only, or for others only.
+fn check_version_flags(args: &RunArgs, job: &Job) -> Result<(), JobError> {
+    let wrong = |name: &str, problem: &str| {
+        Err(JobError::Key {
+            key: name.to_owned(),
+            problem: problem.to_owned(),
+        })
+    };
+    if args.full && job.version().is_none() {
+        return wrong("--full", "is for versions, which have `incremental.parent`");
+    }
+    if args.processes.are_several() && job.versions.are_kept {
+        let problem = "is for one process so far; leave out --processes and --hosts";
+        return wrong("incremental", problem);
+    }
+    Ok(())
 }
 
 /// Has a mapped file that is cut end the program like any other error.
@@ -136,7 +156,10 @@ fn run_stage(
                 Method::Neighborhoods => graphinfer::infer_neighborhoods(plan, progress)?,
                 Method::Layers => {
                     let store = stores.open(stage, progress)?;
-                    graphinfer::infer(plan, &store, progress)?
+                    match job.version() {
+                        Some(version) => infer_version(plan, &store, version, progress)?,
+                        None => graphinfer::infer(plan, &store, progress)?,
+                    }
                 }
             }
         }

@@ -17,6 +17,16 @@ const ROWS_SHOWN: usize = 5;
 pub(super) fn embeddings(dir: &Path, args: &InspectArgs) -> Result<String, JobError> {
     let dataset = EmbeddingsDataset::open(dir)?;
     let mut text = heading(dataset.manifest());
+    if let Some(version) = &dataset.manifest().version {
+        let rows: u64 = (0..dataset.num_parts())
+            .map(|part| dataset.num_rows(part))
+            .sum();
+        text.push_str(&format!(
+            "version: {rows} rows in all, of {} outputs; parent {}\n",
+            version.kept.len() + 1,
+            version.parent.path
+        ));
+    }
     let mut nodes = Vec::new();
     let names = class_names(dataset.manifest());
     // Nodes of several types may have the same id.

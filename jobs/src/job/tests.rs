@@ -89,7 +89,7 @@ fn errors_name_line_key_and_what_is_allowed() {
     check(
         &format!("{HEAD}wokers = 2\n{INPUT}{STAGE}"),
         "j.toml:3: unknown key `wokers`; did you mean `workers`? allowed: name, seed, work_dir, \
-         workers, memory_budget, storage, input, flatten, train, infer, score",
+         workers, memory_budget, storage, input, incremental, flatten, train, infer, score",
     );
     check(
         &format!("{HEAD}{INPUT}{STAGE}fanout = [2]\n"),
@@ -514,7 +514,7 @@ fn errors_of_keys_of_the_command_line_name_them() {
         &format!("{HEAD}wokers = 2\n{INPUT}{STAGE}"),
         &[("seed", "2")],
         "j.toml:3: unknown key `wokers`; did you mean `workers`? allowed: name, seed, work_dir, \
-         workers, memory_budget, storage, input, flatten, train, infer, score",
+         workers, memory_budget, storage, input, incremental, flatten, train, infer, score",
     );
 }
 

@@ -14,6 +14,7 @@ pub(super) fn name_tables(job: &mut DeTable<'_>) {
     let Some(DeValue::Table(input)) = job.get_mut("input").map(Spanned::get_mut) else {
         return;
     };
+    name_changes(input);
     for kind in ["nodes", "edges"] {
         let Some(value) = input.get_mut(kind) else {
             continue;
@@ -27,6 +28,46 @@ pub(super) fn name_tables(job: &mut DeTable<'_>) {
             let name = Spanned::new(span.clone(), Cow::Borrowed(""));
             table.insert(name, Spanned::new(span, unnamed));
         }
+    }
+}
+
+/// Makes `[input.changes]` a list of nights, and gives the tables of a night that are written as
+/// paths the empty name.
+fn name_changes(input: &mut DeTable<'_>) {
+    let Some(changes) = input.get_mut("changes") else {
+        return;
+    };
+    let span = changes.span();
+    let value = changes.get_mut();
+    if value.is_table() {
+        let one = Spanned::new(span, std::mem::replace(value, DeValue::Boolean(false)));
+        *value = DeValue::Array([one].into_iter().collect());
+    }
+    let DeValue::Array(nights) = value else {
+        return;
+    };
+    for night in nights.iter_mut() {
+        let DeValue::Table(tables) = night.get_mut() else {
+            continue;
+        };
+        for kind in ["nodes", "edges"] {
+            if let Some(table) = tables.get_mut(kind) {
+                name_path(table);
+            }
+        }
+    }
+}
+
+/// Gives a path the empty name.
+fn name_path<'a>(table: &mut Spanned<DeValue<'a>>) {
+    let span = table.span();
+    let written = table.get_mut();
+    if matches!(written, DeValue::String(_) | DeValue::Array(_)) {
+        let path = std::mem::replace(written, DeValue::Boolean(false));
+        let mut named = DeTable::new();
+        let name = Spanned::new(span.clone(), Cow::Borrowed(""));
+        named.insert(name, Spanned::new(span, path));
+        *written = DeValue::Table(named);
     }
 }
 

@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""A night's version against a full run, in turns: seconds, rows and bytes.
+
+A graph of `graphflat generate` changes by random edges: half of them go, as many new ones lead to
+the destinations of other edges. A turn runs the version and a full run (store and inference) on the
+changed tables, each as a whole process, and compares all rows bit for bit in the first turn. The
+full run is `graphflat run` of a job without [incremental].
+
+    python nightly.py --program graphflat --dir DIR [--nodes N] [--edges M] [--turns T]
+"""
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+# What changes: share of the edges, share of the nodes to which they lead.
+CASES = {
+    "nothing": (0.0, 1.0),
+    "0.1 % of the edges": (0.001, 1.0),
+    "1 %, to 1 % of the nodes": (0.01, 0.01),
+    "1 % of the edges": (0.01, 1.0),
+}
+MODELS = {"sage": "", "gat": "heads = 8\n"}
+INPUT = """name = "nightly"
+seed = 1
+work_dir = "{work}"
+
+[input.nodes]
+path = "nodes.parquet"
+id = "id"
+features = ["features"]
+label = "label"
+num_classes = 16
+split = "split"
+
+[input.edges]
+path = "{edges}"
+src = "src"
+dst = "dst"
+
+"""
+
+
+def run(args, name, text, *more):
+    """Runs a job; returns its seconds and peak memory in bytes."""
+    path = args.dir / f"{name}.toml"
+    path.write_text(text)
+    started = time.monotonic()
+    command = [args.program, "run", path.name, "--quiet", *more]
+    child = subprocess.Popen(command, cwd=args.dir)
+    _, status, usage = os.wait4(child.pid, 0)
+    if status != 0:
+        raise SystemExit(f"{' '.join(command)} failed")
+    return time.monotonic() - started, usage.ru_maxrss * 1024
+
+
+def draw_changes(args, edges, case, seed):
+    """Writes changes and the changed table of edges; returns their folder."""
+    share, of_nodes = CASES[case]
+    src, dst = (edges[name].to_numpy().astype(np.int64) for name in ("src", "dst"))
+    rng = np.random.default_rng(seed)
+    candidates = np.arange(len(src))
+    if of_nodes < 1:
+        chosen = np.zeros(args.nodes, bool)
+        chosen[rng.choice(args.nodes, int(args.nodes * of_nodes), replace=False)] = True
+        candidates = np.flatnonzero(chosen[dst])
+    count = min(int(len(src) * share), len(candidates))
+    picked = rng.choice(candidates, count, replace=False)
+    keys = (src << 32) | dst
+    removed = np.unique(keys[picked[: count // 2]])
+    added = (rng.integers(0, args.nodes, count - count // 2) << 32) | dst[picked[count // 2 :]]
+    added = np.setdiff1d(np.unique(added), keys)
+    left = ~np.isin(keys, removed)
+    folder = args.dir / case.replace(" ", "-").replace(",", "").replace("%", "percent")
+    folder.mkdir(exist_ok=True)
+    types = [edges.schema.field(name) for name in ("src", "dst")]
+
+    def table(ends, **columns):
+        ends = {"src": ends >> 32, "dst": ends & 0xFFFFFFFF}
+        fields = types + [pa.field("op", pa.string())] * len(columns)
+        return pa.table({**ends, **columns}).cast(pa.schema(fields))
+
+    op = ["delete"] * len(removed) + ["upsert"] * len(added)
+    changes = table(np.concatenate([removed, added]), op=pa.array(op, pa.string()))
+    parquet.write_table(changes, folder / "changes.parquet")
+    parquet.write_table(table(np.concatenate([keys[left], added])), folder / "edges.parquet")
+    return folder
+
+
+def rows(output):
+    """Returns ids and embeddings of an output, a version or not, sorted by id."""
+    manifest = json.loads((output / "_manifest.json").read_text())
+    replaced, kept = {}, []
+    if version := manifest.get("version"):
+        table = parquet.read_table(output / "_replaced.parquet")
+        for file, row in zip(*(table[name].to_pylist() for name in table.column_names)):
+            replaced.setdefault(file, []).append(row)
+        kept = [(of["path"], part) for of in version["kept"] for part in of["parts"]]
+    own = [(".", part) for part in manifest["parts"] if part["name"] != "version"]
+    ids, values = [], []
+    for path, part in kept + own:
+        for entry in part["files"]:
+            table = parquet.read_table(output / path / entry["path"])
+            there = np.ones(len(table), bool)
+            there[replaced.get(f"{path}/{entry['path']}", [])] = False
+            ids.append(table["id"].to_numpy()[there])
+            flat = np.concatenate([of.flatten().to_numpy() for of in table["embedding"].chunks])
+            values.append(flat.reshape(len(table), -1)[there])
+    ids, values = np.concatenate(ids), np.concatenate(values)
+    order = np.argsort(ids)
+    return ids[order], values[order].view(np.uint32)
+
+
+def size(output):
+    return sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--program", default="graphflat")
+    parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--nodes", type=int, default=1 << 20)
+    parser.add_argument("--edges", type=int, default=1 << 24)
+    parser.add_argument("--turns", type=int, default=3)
+    args = parser.parse_args()
+    args.program = str(Path(shutil.which(args.program)).resolve())
+    if not (args.dir / "nodes.parquet").exists():
+        generate = [args.program, "generate", args.dir, "--seed", "1", "--features", "64"]
+        counts = ["--nodes", args.nodes, "--edges", args.edges]
+        subprocess.run([str(of) for of in generate + counts], check=True)
+    edges = parquet.read_table(args.dir / "edges.parquet")
+    folders = {case: draw_changes(args, edges, case, at) for at, case in enumerate(CASES, 1)}
+    print("| model | changes | rows | version | full run | ratio | memory | bytes |")
+    print("|---|---|---|---|---|---|---|---|")
+    for model, keys in MODELS.items():
+        train = f"[flatten]\noutput = \"features-{model}\"\nhops = 2\nfanouts = [10, 10]\n"
+        train += f"targets = \"train\"\n\n[train]\noutput = \"model-{model}\"\nmodel = \"{model}\"\n"
+        train += f"hidden = [64]\nepochs = 1\n{keys}\n"
+        run(args, "train", INPUT.format(work="work", edges="edges.parquet") + train)
+        infer = f"[infer]\nmodel = \"model-{model}\"\noutput = \"OUT\"\n\n"
+        start = INPUT.format(work="work", edges="edges.parquet")
+        first = start + infer.replace("OUT", f"first-{model}") + "[incremental]\n"
+        shutil.rmtree(args.dir / f"first-{model}", ignore_errors=True)
+        run(args, "first", first)
+        for case, folder in folders.items():
+            night = start + f"[input.changes]\nedges = \"{folder.name}/changes.parquet\"\n\n"
+            night += infer.replace("OUT", "version")
+            night += f"[incremental]\nparent = \"first-{model}\"\n"
+            full = INPUT.format(work="work-full", edges=f"{folder.name}/edges.parquet")
+            full += infer.replace("OUT", "full")
+            seconds, memory = ([], []), ([], [])
+            for turn in range(args.turns):
+                for at, (name, text) in enumerate([("version", night), ("full", full)]):
+                    for left in [name, "work-full" if name == "full" else name]:
+                        shutil.rmtree(args.dir / left, ignore_errors=True)
+                    for times, value in zip((seconds, memory), run(args, name, text)):
+                        times[at].append(value)
+                if turn == 0:
+                    same = map(np.array_equal, rows(args.dir / "version"), rows(args.dir / "full"))
+                    assert all(same), f"{model}, {case}: the rows differ"
+            own, all_rows = (statistics.median(of) for of in seconds)
+            manifest = json.loads((args.dir / "version/_manifest.json").read_text())
+            share = manifest["version"]["upserts"] / args.nodes
+            print(
+                f"| {model} | {case} | {share:.2%} | {own:.2f} s | {all_rows:.2f} s"
+                f" | {own / all_rows:.2f} | {max(memory[0]) / max(memory[1]):.2f}"
+                f" | {size(args.dir / 'version') / size(args.dir / 'full'):.2%} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+//! Predicts what a version computes, from the kept rows and the store of its parent.
+
+use std::sync::Arc;
+
+use graphinfer::{Decision, predict_version};
+use schemas::progress::Progress;
+use store::StoreMeta;
+
+use crate::cli::Stage;
+use crate::error::JobError;
+use crate::job::Job;
+use crate::stores::needed_store;
+
+/// Predicts the version that a job writes; none if it writes none, or its store is not there.
+pub(super) fn predict(job: &Job) -> Result<Option<Decision>, JobError> {
+    let (Some(version), Some(plan)) = (job.version(), &job.infer) else {
+        return Ok(None);
+    };
+    let Some(of_store) = needed_store(job, Stage::Infer)? else {
+        return Ok(None);
+    };
+    if StoreMeta::read(&of_store.dir)?.is_none() {
+        return Ok(None);
+    }
+    let quiet: Progress = Arc::new(|_| {});
+    let store = store::open_or_build(&of_store, &quiet)?;
+    Ok(Some(predict_version(plan, &store, version)?))
+}
+
+/// Returns the lines that describe a version.
+pub(super) fn lines(version: &Decision) -> Vec<String> {
+    let lines = [version.summary()].into_iter().chain(version.lines());
+    lines.map(|line| format!("version  {line}")).collect()
+}

@@ -1,0 +1,716 @@
+//! Versions of embeddings: tables of changes in, the rows of a full run out, by the real binary.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
+use schemas::{EmbeddingsDataset, Labels};
+
+use crate::harness::{Bench, Job, Outcome, mix};
+use crate::needs::{has_modules, python, skip, slow};
+
+const NUM_NODES: i64 = 300;
+
+/// A graph whose tables change from night to night.
+#[derive(Clone)]
+struct World {
+    /// Two features of each node.
+    nodes: BTreeMap<i64, [f32; 2]>,
+    edges: Vec<(i64, i64)>,
+    draws: u64,
+}
+
+/// Changes of one night; none deletes.
+#[derive(Default)]
+struct Night {
+    nodes: BTreeMap<i64, Option<[f32; 2]>>,
+    /// How many edges lead from one node to another afterwards; 0 deletes those that do.
+    edges: BTreeMap<(i64, i64), usize>,
+}
+
+impl World {
+    fn new() -> World {
+        let mut world = World {
+            nodes: BTreeMap::new(),
+            edges: Vec::new(),
+            draws: 0,
+        };
+        for id in 0..NUM_NODES {
+            let features = world.features();
+            world.nodes.insert(3 * id, features);
+        }
+        for _ in 0..6 * NUM_NODES {
+            let ends = (world.node(), world.node());
+            world.edges.push(ends);
+        }
+        world
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.draws += 1;
+        usize::try_from(mix(29, self.draws) % end as u64).unwrap()
+    }
+
+    fn node(&mut self) -> i64 {
+        let at = self.below(self.nodes.len());
+        *self.nodes.keys().nth(at).unwrap()
+    }
+
+    fn features(&mut self) -> [f32; 2] {
+        [self.below(100) as f32 / 50.0, self.below(100) as f32 / 50.0]
+    }
+
+    /// Draws changes of every kind and applies them.
+    fn night(&mut self) -> Night {
+        let mut night = Night::default();
+        for _ in 0..2 {
+            let (node, features) = (self.node(), self.features());
+            night.nodes.insert(node, Some(features));
+        }
+        let new = 3 * i64::try_from(self.below(400)).unwrap() + 1;
+        let features = self.features();
+        night.nodes.insert(new, Some(features));
+        for (src, dst) in [(self.node(), new), (new, self.node()), (new, new)] {
+            night.edges.insert((src, dst), 1);
+        }
+        for _ in 0..3 {
+            let at = self.below(self.edges.len());
+            night.edges.insert(self.edges[at], 0);
+            let ends = (self.node(), self.node());
+            let count = 1 + self.below(3);
+            night.edges.insert(ends, count);
+        }
+        let gone = self.node();
+        if let Entry::Vacant(free) = night.nodes.entry(gone) {
+            free.insert(None);
+            let is_of_gone = |ends: &(i64, i64)| ends.0 == gone || ends.1 == gone;
+            night.edges.retain(|ends, _| !is_of_gone(ends));
+            let of_gone = self.edges.iter().filter(|ends| is_of_gone(ends));
+            night.edges.extend(of_gone.map(|ends| (*ends, 0)));
+        }
+        let has = |ends: &(i64, i64)| self.edges.contains(ends);
+        night.edges.retain(|ends, count| *count > 0 || has(ends));
+        self.apply(&night);
+        night
+    }
+
+    fn apply(&mut self, night: &Night) {
+        for (&id, features) in &night.nodes {
+            match features {
+                Some(features) => self.nodes.insert(id, *features),
+                None => self.nodes.remove(&id),
+            };
+        }
+        self.edges.retain(|ends| !night.edges.contains_key(ends));
+        for (&ends, &count) in &night.edges {
+            self.edges.extend(std::iter::repeat_n(ends, count));
+        }
+    }
+
+    fn write(&self, bench: &Bench, dir: &str) {
+        std::fs::create_dir_all(bench.path(dir)).unwrap();
+        let x = |column: usize| self.nodes.values().map(move |features| features[column]);
+        let label = self.nodes.keys().map(|id| id % 2);
+        let split = self.nodes.keys().map(|id| match id % 5 {
+            0 => "val",
+            1 => "test",
+            _ => "train",
+        });
+        bench.write_table(
+            &format!("{dir}/nodes.parquet"),
+            vec![
+                ("id", ids(self.nodes.keys().copied())),
+                ("x", floats(x(0))),
+                ("y", floats(x(1))),
+                ("label", ids(label)),
+                ("split", Arc::new(StringArray::from_iter_values(split))),
+            ],
+        );
+        bench.write_table(
+            &format!("{dir}/edges.parquet"),
+            vec![
+                ("src", ids(self.edges.iter().map(|ends| ends.0))),
+                ("dst", ids(self.edges.iter().map(|ends| ends.1))),
+            ],
+        );
+    }
+}
+
+impl Night {
+    fn write(&self, bench: &Bench, dir: &str) {
+        std::fs::create_dir_all(bench.path(dir)).unwrap();
+        let op = |is_upsert: bool| if is_upsert { "upsert" } else { "delete" };
+        let ops = self.nodes.values().map(|features| op(features.is_some()));
+        let x = |column: usize| {
+            self.nodes
+                .values()
+                .map(move |of| of.map_or(0.0, |of| of[column]))
+        };
+        bench.write_table(
+            &format!("{dir}/nodes.parquet"),
+            vec![
+                ("id", ids(self.nodes.keys().copied())),
+                ("x", floats(x(0))),
+                ("y", floats(x(1))),
+                ("op", Arc::new(StringArray::from_iter_values(ops))),
+            ],
+        );
+        let rows = self.edges.iter();
+        let rows = rows
+            .flat_map(|(ends, count)| std::iter::repeat_n((*ends, *count > 0), (*count).max(1)));
+        let rows: Vec<((i64, i64), bool)> = rows.collect();
+        let of_edges = rows.iter().map(|(_, is_upsert)| op(*is_upsert));
+        bench.write_table(
+            &format!("{dir}/edges.parquet"),
+            vec![
+                ("src", ids(rows.iter().map(|(ends, _)| ends.0))),
+                ("dst", ids(rows.iter().map(|(ends, _)| ends.1))),
+                ("op", Arc::new(StringArray::from_iter_values(of_edges))),
+            ],
+        );
+    }
+}
+
+fn ids(of: impl Iterator<Item = i64>) -> ArrayRef {
+    Arc::new(Int64Array::from_iter_values(of))
+}
+
+fn floats(of: impl Iterator<Item = f32>) -> ArrayRef {
+    Arc::new(Float32Array::from_iter_values(of))
+}
+
+/// Name, input and work directory of a job.
+fn head(work: &str, tables: &str) -> String {
+    format!(
+        "name = \"nightly\"\nseed = 7\nworkers = 2\nwork_dir = \"{work}\"\n\n[input.nodes]\n\
+         path = \"{tables}/nodes.parquet\"\nid = \"id\"\nfeatures = [\"x\", \"y\"]\n\
+         label = \"label\"\nsplit = \"split\"\n\n[input.edges]\npath = \"{tables}/edges.parquet\"\n\
+         src = \"src\"\ndst = \"dst\"\n\n"
+    )
+}
+
+/// The first version, of trained model `model`; `infer` are further keys of [infer].
+fn first(model: &str, infer: &str) -> Job {
+    Job(format!(
+        "{}[flatten]\noutput = \"out/features\"\nhops = 2\nfanouts = [4, 3]\n\n\
+         [train]\noutput = \"out/model\"\nmodel = \"{model}\"\nhidden = [8]\nepochs = 2\n\n\
+         [infer]\noutput = \"out/v0\"\n{infer}\n[incremental]\n",
+        head("work", "start")
+    ))
+}
+
+/// A version whose output is `out/OUTPUT`.
+fn version(output: &str, parent: &str, nights: &[&str], infer: &str) -> Job {
+    let mut text = head("work", "start");
+    for night in nights {
+        writeln!(
+            text,
+            "[[input.changes]]\nnodes = \"{night}/nodes.parquet\"\n\
+             edges = \"{night}/edges.parquet\"\n"
+        )
+        .unwrap();
+    }
+    Job(format!(
+        "{text}[infer]\noutput = \"out/{output}\"\nmodel = \"out/model\"\n{infer}\n[incremental]\n\
+         parent = \"out/{parent}\"\n"
+    ))
+}
+
+/// Rows by id: bits of the embedding, and the prediction.
+type Rows = BTreeMap<String, (Vec<u32>, u32)>;
+
+fn rows(bench: &Bench, output: &str) -> Rows {
+    let dataset = EmbeddingsDataset::open(&bench.path(output)).unwrap();
+    let mut all = Rows::new();
+    for part in 0..dataset.num_parts() {
+        let of = dataset.read_part(part).unwrap();
+        assert_eq!(of.ids.len() as u64, dataset.num_rows(part));
+        let Labels::Class(classes) = &of.prediction else {
+            panic!("the labels are classes");
+        };
+        for (at, &class) in classes.iter().enumerate() {
+            let row = &of.embedding[at * of.dim..][..of.dim];
+            let bits = row.iter().map(|value| value.to_bits()).collect();
+            let before = all.insert(of.ids.display(at), (bits, class));
+            assert!(before.is_none(), "{output} has a node twice");
+        }
+    }
+    all
+}
+
+/// Runs the full job on the tables in `tables`, in its own work directory.
+fn full(bench: &Bench, tables: &str, infer: &str) -> Rows {
+    let job = Job(format!(
+        "{}[infer]\noutput = \"out/full-{tables}\"\nmodel = \"out/model\"\n{infer}\n",
+        head(&format!("work-{tables}"), tables)
+    ));
+    bench.run(&job, &[]).ok();
+    rows(bench, &format!("out/full-{tables}"))
+}
+
+/// Runs a chain of versions and compares each with a full run on the changed tables.
+fn check_chain(model: &str, infer: &str, [edges_from, edges_to]: [&str; 2]) {
+    let (bench, mut world) = (Bench::empty(), World::new());
+    let adapt = |job: Job| job.with(edges_from, edges_to);
+    world.write(&bench, "start");
+    bench.run(&adapt(first(model, infer)), &[]).ok();
+    let before = rows(&bench, "out/v0");
+    let mut changed = 0;
+    for at in 1..=3 {
+        let (night, tables) = (format!("night-{at}"), format!("tables-{at}"));
+        world.night().write(&bench, &night);
+        world.write(&bench, &tables);
+        let (own, parent) = (format!("v{at}"), format!("v{}", at - 1));
+        let outcome = bench
+            .run(&adapt(version(&own, &parent, &[&night], infer)), &[])
+            .ok();
+        let expected = {
+            let job = Job(format!(
+                "{}[infer]\noutput = \"out/full-{tables}\"\nmodel = \"out/model\"\n{infer}\n",
+                head(&format!("work-{tables}"), &tables)
+            ));
+            bench.run(&adapt(job), &[]).ok();
+            rows(&bench, &format!("out/full-{tables}"))
+        };
+        let found = rows(&bench, &format!("out/{own}"));
+        assert_eq!(found.len(), world.nodes.len());
+        assert!(found == expected, "{model}, version {at}: {outcome:?}");
+        let manifest = bench.manifest(&format!("out/{own}"));
+        let written = manifest["version"]["upserts"].as_u64().unwrap();
+        let mode = manifest["report"]["mode"].as_str().unwrap();
+        assert_eq!(mode == "full", written == world.nodes.len() as u64);
+        changed += usize::from(mode == "incremental");
+    }
+    assert!(changed > 0, "{model}: every version was a full one");
+    // The first version stands as it was.
+    assert!(rows(&bench, "out/v0") == before);
+}
+
+const DIRECTED: [&str; 2] = ["dst = \"dst\"\n", "dst = \"dst\"\n"];
+const UNDIRECTED: [&str; 2] = ["dst = \"dst\"\n", "dst = \"dst\"\nundirected = true\n"];
+
+#[test]
+fn versions_of_sage_are_full_runs() {
+    check_chain("sage", "", DIRECTED);
+}
+
+#[test]
+fn versions_of_gat_are_full_runs() {
+    check_chain("gat", "logits = true\nnormalize = true\n", UNDIRECTED);
+}
+
+#[test]
+fn versions_of_gcn_are_full_runs() {
+    check_chain("gcn", "rows_per_part = 70\n", UNDIRECTED);
+}
+
+#[test]
+fn versions_of_the_last_layer_are_full_runs() {
+    check_chain("gin", "layer = 2\nprediction = true\n", DIRECTED);
+}
+
+/// Runs a script in Python.
+fn run_python(bench: &Bench, python: &Path, script: &str) -> Outcome {
+    let mut command = Command::new(python);
+    command.args(["-c", script]).current_dir(bench.path(""));
+    Outcome::of(&command.output().unwrap()).ok()
+}
+
+/// The blocks of a language on the page about versions.
+fn blocks(language: &str) -> Vec<&'static str> {
+    let page = include_str!("../docs/job/incremental.md");
+    let blocks = page
+        .split(&format!("```{language}\n"))
+        .skip(1)
+        .collect::<Vec<_>>();
+    let code = blocks
+        .into_iter()
+        .map(|block| block.split("```").next().unwrap());
+    code.collect()
+}
+
+#[test]
+fn the_jobs_of_the_page_run_and_its_reader_reads_a_version() {
+    let (bench, mut world) = (Bench::empty(), World::new());
+    world.write(&bench, "start");
+    let [start, night] = blocks("toml")[..] else {
+        panic!("the page has two jobs");
+    };
+    bench.run(&Job::of_text(start), &[]).ok();
+    world.night().write(&bench, "changes/2026-11-26");
+    bench
+        .run(&Job::of_text(night), &["--date", "2026-11-26"])
+        .ok();
+    let expected = rows(&bench, "out/embeddings-2026-11-26");
+    assert_eq!(expected.len(), world.nodes.len());
+    let Some(python) = python() else { return };
+    let script = format!(
+        "{}\ntable = read_version('out/embeddings-2026-11-26', ['id', 'prediction'])\n\
+         for id, prediction in zip(*(table[name].to_pylist() for name in table.column_names)):\n\
+         \x20   print(id, prediction)\n",
+        blocks("python")[0]
+    );
+    let outcome = run_python(&bench, &python, &script);
+    let found = outcome.stdout.lines().map(|line| {
+        let (id, class) = line.split_once(' ').unwrap();
+        (id.to_owned(), class.parse::<u32>().unwrap())
+    });
+    let found: BTreeMap<String, u32> = found.collect();
+    assert_eq!(outcome.stdout.lines().count(), expected.len());
+    let expected = expected.into_iter().map(|(id, (_, class))| (id, class));
+    assert!(found == expected.collect());
+    bench
+        .run(&Job::of_text(night), &["--date", "2026-11-26"])
+        .ok();
+}
+
+/// A bench with a first version, and the nights that follow.
+fn started(nights: usize) -> (Bench, World) {
+    let (bench, mut world) = (Bench::empty(), World::new());
+    world.write(&bench, "start");
+    bench.run(&first("sage", ""), &[]).ok();
+    for at in 1..=nights {
+        world.night().write(&bench, &format!("night-{at}"));
+    }
+    (bench, world)
+}
+
+#[test]
+fn two_nights_at_once_are_two_versions() {
+    let (bench, world) = started(2);
+    bench.run(&version("v1", "v0", &["night-1"], ""), &[]).ok();
+    bench.run(&version("v2", "v1", &["night-2"], ""), &[]).ok();
+    let both = version("both", "v0", &["night-1", "night-2"], "");
+    bench.run(&both, &[]).ok();
+    world.write(&bench, "after");
+    let expected = full(&bench, "after", "");
+    assert!(rows(&bench, "out/v2") == expected && rows(&bench, "out/both") == expected);
+    // All rows at once, as asked for.
+    bench
+        .run(&version("all", "v1", &["night-2"], ""), &["--full"])
+        .ok();
+    assert!(rows(&bench, "out/all") == expected);
+    let why = bench.manifest("out/all")["report"]["why_full"].clone();
+    assert_eq!(why, "--full is given");
+    // The same again is skipped; another parent or other changes are not.
+    bench.write(&both);
+    let outcome = bench.graphflat(&["run", "job.toml", "--json"]).ok();
+    let stage = outcome.events().last().unwrap()["stages"][0].clone();
+    assert_eq!(stage["skipped"], true, "{stage}");
+    let other = version("both", "v1", &["night-2"], "");
+    let problem = bench.run(&other, &[]).stderr;
+    assert!(problem.contains("another plan or input"), "{problem}");
+}
+
+#[test]
+fn changes_list_what_a_vector_store_applies() {
+    let (bench, mut world) = started(0);
+    let before = rows(&bench, "out/v0");
+    let night = world.night();
+    night.write(&bench, "night-1");
+    bench.run(&version("v1", "v0", &["night-1"], ""), &[]).ok();
+    let after = rows(&bench, "out/v1");
+    let Some(python) = python() else { return };
+    if !has_modules(&python, &["duckdb"]) {
+        return skip::<()>("a Python with duckdb").unwrap_or_default();
+    }
+    let script = "
+import duckdb
+rows = duckdb.sql(\"\"\"
+    SELECT id, op, embedding[1] FROM read_parquet('out/v1/changes/*.parquet', union_by_name = true)
+\"\"\").fetchall()
+for id, op, first in rows:
+    print(id, op, first is not None)
+";
+    let outcome = run_python(&bench, &python, script);
+    let mut upserts = BTreeSet::new();
+    let mut deletes = BTreeSet::new();
+    for line in outcome.stdout.lines() {
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            [id, "upsert", "True"] => upserts.insert(id.to_owned()),
+            [id, "delete", "False"] => deletes.insert(id.to_owned()),
+            _ => panic!("{line}"),
+        };
+    }
+    let removed = night
+        .nodes
+        .iter()
+        .filter(|(_, features)| features.is_none());
+    assert_eq!(deletes, removed.map(|(id, _)| id.to_string()).collect());
+    for (id, row) in &after {
+        let is_same = before.get(id) == Some(row);
+        assert!(
+            is_same || upserts.contains(id),
+            "{id} differs and is not listed"
+        );
+    }
+    let listed = bench.graphflat(&["versions", "out/v1"]).ok().stdout;
+    let first_line = format!(
+        "{} rows; parent ../v0, {} rows written, {} nodes removed\n",
+        after.len(),
+        upserts.len(),
+        deletes.len()
+    );
+    assert!(listed.starts_with(&first_line), "{listed}");
+    bench.graphflat(&["inspect", "out/v1"]).ok();
+    // A version moves with the outputs beside it.
+    std::fs::rename(bench.path("out"), bench.path("moved")).unwrap();
+    assert!(rows(&bench, "moved/v1") == after);
+    // Without them it cannot be read.
+    std::fs::rename(bench.path("moved/v0"), bench.path("moved/gone")).unwrap();
+    let problem = bench.graphflat(&["inspect", "moved/v1"]);
+    assert_eq!(
+        problem.stderr.trim_end(),
+        "error: moved/v1 is broken: its rows lie in moved/v0 too, but there is no such directory"
+    );
+}
+
+/// Runs a version of one night; it must fail with this message, and leave the parent as it is.
+#[track_caller]
+fn check_refused(bench: &Bench, job: &Job, code: i32, expected: &str) {
+    let outcome = bench.run(job, &[]);
+    assert_eq!((outcome.code, outcome.stderr.trim_end()), (code, expected));
+    assert!(!bench.path("out/v1/_SUCCESS").exists());
+}
+
+#[test]
+fn changes_that_do_not_fit_are_refused() {
+    let (bench, world) = started(0);
+    let before = rows(&bench, "out/v0");
+    let job = version("v1", "v0", &["night"], "");
+    let check =
+        |nodes: &[(i64, Option<[f32; 2]>)], edges: &[((i64, i64), usize)], expected: &str| {
+            let night = Night {
+                nodes: nodes.iter().copied().collect(),
+                edges: edges.iter().copied().collect(),
+            };
+            night.write(&bench, "night");
+            check_refused(&bench, &job, 3, expected);
+        };
+    let context = "error: job job.toml: stage infer: ";
+    let nodes_row = "row 0 of night/nodes.parquet: ";
+    let edges_row = nodes_row.replace("nodes", "edges");
+    check(
+        &[(4000, None)],
+        &[],
+        &format!("{context}{nodes_row}no node has the id 4000 to delete"),
+    );
+    let missing = |ends| !world.edges.contains(&ends);
+    let src = (0..).map(|id| 3 * id).find(|id| missing((*id, 0))).unwrap();
+    check(
+        &[],
+        &[((src, 0), 0)],
+        &format!("{context}{edges_row}no edge leads from {src} to 0 to delete"),
+    );
+    check(
+        &[],
+        &[((0, 4000), 1)],
+        &format!("{context}{edges_row}column `dst`: no node has the id 4000"),
+    );
+    assert!(rows(&bench, "out/v0") == before);
+}
+
+#[test]
+fn keys_that_do_not_fit_are_refused_before_any_work() {
+    let (bench, mut world) = started(0);
+    world.night().write(&bench, "night");
+    let good = version("v1", "v0", &["night"], "");
+    let check = |from: &str, to: &str, expected: &str| {
+        let outcome = bench.run(&good.with(from, to), &[]);
+        assert_eq!(outcome.code, 2, "{outcome:?}");
+        let message = outcome.stderr.trim_end();
+        assert!(message.ends_with(expected), "{message}\n{expected}");
+        assert!(!bench.path("out/v1").exists());
+    };
+    let parent = "parent = \"out/v0\"";
+    check(
+        parent,
+        "",
+        "job job.toml: `incremental.parent`: is missing; [input.changes] are applied to the output \
+         that it names",
+    );
+    check(
+        "[[input.changes]]\nnodes = \"night/nodes.parquet\"\nedges = \"night/edges.parquet\"\n",
+        "",
+        "`incremental.parent`: needs [input.changes], the tables of what has changed since",
+    );
+    check(
+        "nodes = \"night",
+        "node = \"night",
+        "unknown key `node`; did you mean `nodes`? allowed: nodes, edges",
+    );
+    check(
+        "night/edges",
+        "night/edge",
+        "`input.changes.edges`: no such file or directory: night/edge.parquet",
+    );
+    check(
+        parent,
+        "parent = \"out/none\"",
+        "out/none holds no finished output: there is no such directory",
+    );
+    check(
+        parent,
+        "parent = \"out/model\"",
+        "out/model holds no finished output: it is the output of stage `train`, not embeddings",
+    );
+    check(
+        "work_dir = \"work\"",
+        "work_dir = \"other\"",
+        "the parent out/v0 cannot be continued: its rows are not kept in other; versions need the \
+         `work_dir` of their parent, which was run with [incremental]; start with a run without a \
+         parent",
+    );
+    check(
+        "[infer]\n",
+        "[infer]\nrows = \"bf16\"\n",
+        "[incremental] cannot be used here: `infer.rows` keeps rows in 16 bits; leave it out",
+    );
+    check(
+        "out/v1",
+        "out/v0",
+        "`infer.output`: out/v0 overlaps `incremental.parent`, out/v0; an output must not equal, \
+         contain or lie in an input",
+    );
+    check(
+        "[infer]\n",
+        "[flatten]\noutput = \"out/f\"\nhops = 1\nfanouts = [1]\n\n[infer]\n",
+        "`flatten`: does not read [input.changes] so far; with `incremental.parent` a job has the \
+         stage [infer] alone, with `infer.model`",
+    );
+}
+
+#[test]
+fn flags_and_tables_that_do_not_fit_are_refused() {
+    let (bench, mut world) = started(0);
+    world.night().write(&bench, "night");
+    let good = version("v1", "v0", &["night"], "");
+    let check = |job: &Job, flags: &[&str], expected: &str| {
+        let outcome = bench.run(job, flags);
+        assert_eq!(outcome.code, 2, "{outcome:?}");
+        let message = outcome.stderr.trim_end();
+        assert!(message.ends_with(expected), "{message}\n{expected}");
+        assert!(!bench.path("out/v1/_SUCCESS").exists());
+    };
+    check(
+        &first("sage", "").with("[incremental]", ""),
+        &["--full"],
+        "error: `--full`: is for versions, which have `incremental.parent`",
+    );
+    check(
+        &good,
+        &["--processes", "2"],
+        "error: `incremental`: is for one process so far; leave out --processes and --hosts",
+    );
+    // Other tables are another graph.
+    world.write(&bench, "start");
+    check(
+        &good,
+        &[],
+        "is of another graph: the tables of [input], `seed` or the sampling have changed since; \
+         changes belong into [input.changes], and new tables need a run without a parent",
+    );
+}
+
+/// A version goes on with another number of workers, and with other keys of `[infer]`.
+#[test]
+fn versions_go_on_with_other_workers_and_keys() {
+    let (bench, world) = started(2);
+    let workers = |job: Job, count: &str| job.with("workers = 2", &format!("workers = {count}"));
+    bench
+        .run(&workers(version("v1", "v0", &["night-1"], ""), "1"), &[])
+        .ok();
+    let other = version("v2", "v1", &["night-2"], "normalize = true\n");
+    bench.run(&workers(other, "2"), &[]).ok();
+    world.write(&bench, "after");
+    let expected = full(&bench, "after", "normalize = true\n");
+    assert!(rows(&bench, "out/v2") == expected);
+    let why = bench.manifest("out/v2")["report"]["why_full"].clone();
+    assert_eq!(
+        why,
+        "the model or a key of [infer] is another than the parent's"
+    );
+    // It keeps no row of earlier outputs.
+    std::fs::remove_dir_all(bench.path("out/v1")).unwrap();
+    assert!(rows(&bench, "out/v2") == expected);
+}
+
+/// Kills of [`kills_at_random_moments_leave_whole_versions`].
+const KILLS: usize = 100;
+
+/// Kills the runs of a chain of versions at random moments. A version is there as a whole or not at
+/// all, and the chain ends with the rows of a chain that was not killed.
+#[test]
+fn kills_at_random_moments_leave_whole_versions() {
+    if !slow() {
+        return;
+    }
+    let nights = ["night-1", "night-2", "night-3"];
+    let (bench, _) = started(nights.len());
+    let mut expected = Vec::new();
+    let output = |chain: &str, at: usize| match at {
+        0 => "v0".to_owned(),
+        _ => format!("{chain}-{at}"),
+    };
+    let job = |chain: &str, at: usize| {
+        let (own, parent) = (output(chain, at), output(chain, at - 1));
+        version(&own, &parent, &nights[at - 1..at], "")
+    };
+    let mut longest = std::time::Duration::ZERO;
+    for at in 1..=nights.len() {
+        let started = std::time::Instant::now();
+        bench.run(&job("calm", at), &[]).ok();
+        longest = longest.max(started.elapsed());
+        expected.push(rows(&bench, &format!("out/calm-{at}")));
+    }
+    let (mut killed, mut whole, mut draw, mut chain) = (0, 0, 0, 0);
+    while killed < KILLS {
+        chain += 1;
+        let name = format!("killed{chain}");
+        for at in 1..=nights.len() {
+            let (own, wanted) = (format!("out/{name}-{at}"), &expected[at - 1]);
+            // After some kills, the run ends.
+            for _ in 0..4 {
+                bench.write(&job(&name, at));
+                let mut run = bench.command(&["run", "job.toml", "--quiet"]);
+                let mut child = run.spawn().unwrap();
+                draw += 1;
+                let share = mix(31, draw) % 1000;
+                std::thread::sleep(longest.mul_f64(share as f64 / 1000.0));
+                let has_ended = child.try_wait().unwrap().is_some();
+                child.kill().unwrap(); // SIGKILL: no handler runs
+                child.wait().unwrap();
+                killed += usize::from(!has_ended);
+                if at > 1 {
+                    let parent = rows(&bench, &format!("out/{name}-{}", at - 1));
+                    assert!(parent == expected[at - 2]);
+                }
+                if bench.path(&format!("{own}/_SUCCESS")).exists() {
+                    whole += usize::from(!has_ended);
+                    assert!(rows(&bench, &own) == *wanted, "{own} after a kill");
+                    break;
+                }
+            }
+            bench.run(&job(&name, at), &[]).ok();
+            assert!(rows(&bench, &own) == *wanted, "{own}");
+        }
+    }
+    eprintln!("{killed} kills, {whole} after the output was whole");
+}
+
+#[test]
+fn two_runs_with_one_work_dir_exclude_each_other() {
+    let (bench, _) = started(1);
+    std::fs::create_dir_all(bench.path("work/versions")).unwrap();
+    let lock = schemas::dataset::DirLock::take(&bench.path("work/versions")).unwrap();
+    let job = version("v1", "v0", &["night-1"], "");
+    let outcome = bench.run(&job, &[]);
+    assert_eq!(outcome.code, 1, "{outcome:?}");
+    assert!(outcome.stderr.contains("another run"), "{outcome:?}");
+    drop(lock);
+    bench.run(&job, &[]).ok();
+}
