@@ -8,6 +8,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use schemas::{EdgesSpec, GraphPlan, NodesSpec, Progress, Sampling};
 use std::fs::File;
 use std::io::Write as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::{Store, StorePlan, open_or_build};
@@ -146,11 +147,22 @@ impl Graph {
     /// Adds in-edges to some nodes, from random connected nodes; self-loops only if the graph has
     /// them.
     pub(crate) fn add_in_edges(&mut self, seed: u64, nodes: &[(usize, usize)]) {
-        let mut draws = Draws::new(seed ^ 0x5eed);
         let connected = self.num_nodes() - NUM_ISOLATED;
+        self.add_in_edges_from(seed, nodes, 0..connected);
+    }
+
+    /// Adds in-edges to some nodes, from random nodes of a range; self-loops only if the graph has
+    /// them.
+    pub(crate) fn add_in_edges_from(
+        &mut self,
+        seed: u64,
+        nodes: &[(usize, usize)],
+        srcs: Range<usize>,
+    ) {
+        let mut draws = Draws::new(seed ^ 0x5eed);
         for &(dst, count) in nodes {
             for _ in 0..count {
-                let src = draws.below(connected);
+                let src = srcs.start + draws.below(srcs.len());
                 if src == dst && !self.kind.self_loops {
                     continue;
                 }
