@@ -15,6 +15,7 @@ use schemas::{NodeIdx, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A layer whose hubs are aggregated in segments. An untyped graph has one relation.
@@ -160,24 +161,28 @@ impl<'a, L: HubLayer> HubRound<'a, L> {
         self.rows(&own, &merged)
     }
 
-    /// Lists the own hubs of a batch that the layer reads.
+    /// Divides the in-edges of the own hubs of a batch into segments.
     fn own(&self, batch: usize) -> Vec<Hub<'a>> {
+        let own: Vec<usize> = self.places(batch).collect();
+        own.into_par_iter().map(|place| self.hub(place)).collect()
+    }
+
+    /// Lists the positions of the own hubs of a batch that the layer reads.
+    fn places(&self, batch: usize) -> impl Iterator<Item = usize> {
         let (layer, hubs) = (self.layer, self.layer.hubs());
         let places = hubs.batch(batch, layer.cluster().process());
-        let own = places.filter(|&place| {
+        places.filter(move |&place| {
             let id = hubs.own(place);
             hubs.is_hub(id, layer.limit(id.relation))
-        });
-        let own: Vec<usize> = own.collect();
-        own.into_par_iter().map(|place| self.hub(place)).collect()
+        })
     }
 
     /// Lists the own hubs of a batch and the sources of their in-edges.
     fn nodes(&self, batch: usize) -> Vec<NodeIdx> {
-        let own = self.own(batch);
-        let nodes = own.iter().map(|hub| hub.id.node);
-        let srcs = own.iter().flat_map(|hub| hub.in_edges.srcs());
-        nodes.chain(srcs.copied()).collect()
+        let hubs = self.layer.hubs();
+        let ids = self.places(batch).map(|place| hubs.own(place));
+        let of_hub = |id: HubId| iter::once(id.node).chain(hubs.srcs(id).iter().copied());
+        ids.flat_map(of_hub).collect()
     }
 
     fn hub(&self, place: usize) -> Hub<'a> {

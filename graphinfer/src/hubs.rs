@@ -273,6 +273,11 @@ impl Hubs {
         Segmented::new(&self.store, hub, self.relations[hub.relation].columns)
     }
 
+    /// Returns the sources of all in-edges of an own hub.
+    pub(crate) fn srcs(&self, hub: HubId) -> &[NodeIdx] {
+        in_edges(&self.store, hub).src
+    }
+
     /// Returns the first in-edges of a relation that are read as rows wherever their sources are,
     /// given the node's in-degree and the limit of a layer.
     pub(crate) fn read_as_rows(&self, relation: usize, in_degree: u32, limit: usize) -> usize {
@@ -354,10 +359,9 @@ impl<'a> Segmented<'a> {
     /// Divides in-edges of a node of this process into segments.
     fn new(store: &'a Store, hub: HubId, columns: ReadColumns) -> Self {
         let placement = store.placement();
-        let (partition, local) = locate(store, hub.node);
-        let edges = partition.in_edges(hub.relation, 0, local, usize::MAX);
-        let count = num_segments(partition.in_degree(hub.relation, local));
-        Self::of(edges, count, columns, |src| placement.segment(src, count))
+        let count = num_segments(in_degree(store, hub));
+        let segment = |src| placement.segment(src, count);
+        Self::of(in_edges(store, hub), count, columns, segment)
     }
 
     /// Divides in-edges into `count` segments; `segment` returns that of a source.
@@ -376,11 +380,6 @@ impl<'a> Segmented<'a> {
             segments,
             columns,
         }
-    }
-
-    /// Returns the sources of all in-edges.
-    pub(crate) fn srcs(&self) -> &'a [NodeIdx] {
-        self.edges.src
     }
 
     /// Returns the in-edges of a segment in rank order, except those from `without`. `number` turns
@@ -442,6 +441,12 @@ impl<'a> Segmented<'a> {
 fn in_degree(store: &Store, hub: HubId) -> u32 {
     let (partition, local) = locate(store, hub.node);
     partition.in_degree(hub.relation, local)
+}
+
+/// Returns all in-edges of a relation of a node; the node belongs to this process.
+fn in_edges(store: &Store, hub: HubId) -> InEdges<'_> {
+    let (partition, local) = locate(store, hub.node);
+    partition.in_edges(hub.relation, 0, local, usize::MAX)
 }
 
 /// Lists the hubs among the nodes of this process.
