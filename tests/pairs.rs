@@ -438,7 +438,8 @@ fn a_training_that_does_not_fit_pairs_is_one_line_before_any_work() {
     );
     check(
         "monitor = \"accuracy\"",
-        "allowed for pairs: mrr, hits@1, hits@10, hits@50, auc, average_precision, loss",
+        "allowed for pairs: mrr, hits@1, hits@10, hits@50, ndcg@10, ndcg@50, auc, \
+         average_precision, loss",
     );
 }
 

@@ -46,6 +46,12 @@ pub enum Metric {
     Hits50,
     /// Mean over pairs of the precision among all scores not below the pair's.
     AveragePrecision,
+    /// Mean over pairs of the discounted gain `1 / log2(1 + rank)`, 0 beyond rank 10.
+    #[serde(rename = "ndcg@10")]
+    Ndcg10,
+    /// As [`Metric::Ndcg10`], 0 beyond rank 50.
+    #[serde(rename = "ndcg@50")]
+    Ndcg50,
 }
 
 impl Metric {
@@ -65,6 +71,8 @@ impl Metric {
             Self::Hits10 => "hits@10",
             Self::Hits50 => "hits@50",
             Self::AveragePrecision => "average_precision",
+            Self::Ndcg10 => "ndcg@10",
+            Self::Ndcg50 => "ndcg@50",
         }
     }
 
@@ -92,6 +100,8 @@ impl Metric {
                 Self::Hits1,
                 Self::Hits10,
                 Self::Hits50,
+                Self::Ndcg10,
+                Self::Ndcg50,
                 Self::Auc,
                 Self::AveragePrecision,
                 Self::Loss,
@@ -324,6 +334,8 @@ impl Evaluation {
             | Metric::Hits1
             | Metric::Hits10
             | Metric::Hits50
+            | Metric::Ndcg10
+            | Metric::Ndcg50
             | Metric::AveragePrecision => return None,
         })
     }

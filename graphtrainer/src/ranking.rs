@@ -238,7 +238,6 @@ pub fn report(queries: &[Query], ranks: &[Ranks], num_items: usize, cutoffs: &[u
     let filtered = || asked().flat_map(|(_, of_query)| &of_query.filtered);
     let at = cutoffs.iter().map(|&cutoff| {
         let within = |rank: &&f64| **rank <= f64::from(cutoff);
-        let gain = |rank: f64| 1.0 / (1.0 + rank).log2();
         let recall = asked().map(|(query, of_query)| {
             let found = of_query.joint.iter().filter(within).count();
             found as f64 / query.wanted.len() as f64
@@ -265,6 +264,11 @@ pub fn report(queries: &[Query], ranks: &[Ranks], num_items: usize, cutoffs: &[u
         average_precision: precision.sum::<f64>() / of_queries,
         at: at.collect(),
     }
+}
+
+/// Returns the discounted gain of an item with a rank.
+pub(crate) fn gain(rank: f64) -> f64 {
+    1.0 / (1.0 + rank).log2()
 }
 
 /// Returns the mean over wanted items of the share of wanted items among those up to its rank.
