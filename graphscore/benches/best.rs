@@ -4,10 +4,10 @@
 //! cargo bench -p graphscore --bench best -- [--queries 1000000] [--items 100000] [--dim 64] ...
 //! ```
 //!
-//! More options, with their defaults: `--top-k 100`, `--workers 2`, `--tile 4096` (items of a bare
-//! product), `--work DIR` for the embeddings and the output. Embeddings are hashes. `score` is the
-//! whole stage, from the Parquet embeddings to the Parquet items; `product` multiplies the same
-//! rows on the same cores with the same library, and drops the scores.
+//! More options, with their defaults: `--decoder dot`, `--top-k 100`, `--workers 2`, `--tile 4096`
+//! (items of a bare product), `--work DIR` for the embeddings and the output. Embeddings are hashes.
+//! `score` is the whole stage, from the Parquet embeddings to the Parquet items; `product`
+//! multiplies the same rows on the same cores with the same library, and drops the scores.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -78,7 +78,8 @@ fn main() -> Result<()> {
     ];
     let graph = Arc::new(graph(work.path())?);
     let model = work.path().join("model");
-    save_model(&model, dim)?;
+    let decoder = settings.0.get("decoder").map_or("dot", |name| name);
+    save_model(&model, dim, decoder)?;
     let input = work.path().join("embeddings");
     write_embeddings(&input, &model, (&graph, &counts), dim)?;
     let spec: ScoreSpec = serde_json::from_value(json!({
@@ -145,7 +146,7 @@ fn graph(dir: &Path) -> Result<GraphPlan> {
 }
 
 /// Saves a model of links, of which the decoder is used.
-fn save_model(dir: &Path, dim: usize) -> Result<()> {
+fn save_model(dir: &Path, dim: usize, decoder: &str) -> Result<()> {
     let types = json!([{ "name": "item", "in_dim": 1 }, { "name": "user", "in_dim": 1 }]);
     let architecture: TypedArchitecture = serde_json::from_value(json!({
         "layer": "sage", "relation_aggregator": "sum", "aggregator": "mean", "types": types,
@@ -156,7 +157,7 @@ fn save_model(dir: &Path, dim: usize) -> Result<()> {
         "heads": 1, "out_heads": 1, "num_bases": null, "relation_dim": null,
         "attention_residual": 0.0, "dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0,
         "norm": "none", "residual": false, "normalize_output": false, "activation": "relu",
-        "task": { "links": "dot" },
+        "task": { "links": decoder },
     }))?;
     let model = TypedModel::init(&architecture, 1)?;
     let file = TypedModelFile {

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::Float;
 use crate::kernel::product::{Matrix, multiply};
+use crate::kernel::{Float, LastMap};
 use crate::parameter::{ParameterList, Start};
 
 /// Rows that one thread handles at a time.
@@ -132,11 +132,14 @@ impl<'a, F: Float> Weights<'a, F> {
         half.copied().collect()
     }
 
-    /// Returns the vector that joins the hidden layers of both ends, and its bias.
-    fn output(&self) -> (&'a [F], F) {
+    /// Returns the map that joins the hidden layers of both ends.
+    fn output(&self) -> LastMap<'a, F> {
         let start = 2 * self.dim * self.dim + self.dim;
         let (weight, bias) = self.values[start..].split_at(self.dim);
-        (weight, bias[0])
+        LastMap {
+            weight,
+            bias: bias[0],
+        }
     }
 
     /// Turns embeddings into the rows of an end, `[_, dim]`.
@@ -266,15 +269,7 @@ impl<'a, F: Float> Weights<'a, F> {
         if self.decoder.is_product() {
             return product(src, dst);
         }
-        let (weight, bias) = self.output();
-        let mut sums = [F::ZERO; LANES];
-        let ends = src.chunks(LANES).zip(dst.chunks(LANES));
-        for ((src, dst), weight) in ends.zip(weight.chunks(LANES)) {
-            for (at, sum) in sums.iter_mut().enumerate().take(src.len()) {
-                *sum += weight[at] * positive(src[at] + dst[at]);
-            }
-        }
-        sums.into_iter().sum::<F>() + bias
+        self.output().score(src, dst)
     }
 
     /// Scores each of some src rows with each of some dst rows: `[num_src, num_dst]`.
@@ -297,11 +292,7 @@ impl<'a, F: Float> Weights<'a, F> {
             multiply(Matrix::new(src, dim), dst, out, false);
             return;
         }
-        for (out, src) in out.chunks_exact_mut(num_dst).zip(src.chunks_exact(dim)) {
-            for (out, dst) in out.iter_mut().zip(dst.chunks_exact(dim)) {
-                *out = self.join(src, dst);
-            }
-        }
+        self.output().score_all_into(src, dst, out);
     }
 
     /// Adds the gradient of a score, `slope`, to the gradients of its rows and of the parameters.
@@ -317,7 +308,7 @@ impl<'a, F: Float> Weights<'a, F> {
             add_scaled(of_dst, slope, src);
             return;
         }
-        let weight = self.output().0;
+        let weight = self.output().weight;
         let own = &mut own[2 * self.dim * self.dim + self.dim..];
         for at in 0..self.dim {
             let hidden = src[at] + dst[at];
@@ -388,8 +379,4 @@ pub(crate) fn add_scaled<F: Float>(sum: &mut [F], factor: F, row: &[F]) {
 /// Returns the Euclidean length of a row.
 fn length<F: Float>(row: &[F]) -> f64 {
     row.iter().map(|x| x.to_f64().powi(2)).sum::<f64>().sqrt()
-}
-
-fn positive<F: Float>(x: F) -> F {
-    if x > F::ZERO { x } else { F::ZERO }
 }
