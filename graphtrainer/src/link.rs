@@ -261,7 +261,7 @@ fn absent(part: &Part) -> Positions {
 impl LinkBatches {
     /// Tells whether batches have the same blocks, given that each has all targets of its part.
     pub(crate) fn shares_blocks(&self) -> bool {
-        self.plan.all && self.meta.exclude != Exclude::Batch
+        self.plan.has_whole_parts(self.meta.exclude)
     }
 
     /// Tells whether the weight of a batch depends on which pairs it has.

@@ -29,11 +29,22 @@ const PART_COPIES: f64 = 4.0;
 /// computed, the first layer's values of their features, and memory that the allocator keeps.
 const BATCH_COPIES: f64 = 6.0;
 
+/// Copies of a batch where batches share the blocks of a part: those of training and of evaluation,
+/// and memory that the allocator keeps.
+const SHARED_BATCH_COPIES: f64 = 3.0;
+
 /// Copies of dense features that are gathered before they are made sparse.
 const GATHER_COPIES: f64 = 1.0;
 
 /// Tensors of the size of a layer's output that a worker's forward and backward pass hold.
 const LAYER_COPIES: f64 = 40.0;
+
+/// Copies of the rows of a part that a worker holds where batches share the blocks of the part: its
+/// rows, those after a layer, their sum and gradients. Fitted to jobs of 1 to 3 layers.
+const LIGHT_COPIES: f64 = 11.0;
+
+/// Bytes that a worker holds for a pair of such a batch: scores, gradients and lists. Fitted.
+const LIGHT_PAIR_BYTES: f64 = 1200.0;
 
 /// Copies of an embedding table alone, and of it and each vector of the optimiser: on the server, as
 /// the best epoch, in a checkpoint while it is made, and memory that the allocator keeps. Fitted to
@@ -55,13 +66,17 @@ pub struct TrainingSize {
     pub batch_nodes: Vec<f64>,
     /// Edges of a batch's union.
     pub batch_edges: f64,
+    /// Whether batches share the blocks of a whole part, which are then this union.
+    pub shares_blocks: bool,
+    /// Number of pairs of a batch; 0 if targets are nodes.
+    pub batch_pairs: f64,
     /// Width of dense features; 0 without dense features.
     pub dense_dim: usize,
     /// Mean number of a node's features that are not zero.
     pub stored_features: f64,
     /// Number of nodes of each type.
     pub type_nodes: BTreeMap<String, f64>,
-    /// Number of train targets.
+    /// Number of train targets, as `batch_size` counts them: nodes, pairs or src nodes.
     pub train_targets: f64,
 }
 
@@ -97,18 +112,30 @@ impl TrainPlan {
         let widest = self.result.embeddings.values().max();
         let learnable = NUMBER_BYTES * widest.map_or(0.0, |&dim| dim as f64);
         let batch = nodes * (features + learnable) + layers * blocks;
+        let copies = match size.shares_blocks {
+            true => SHARED_BATCH_COPIES,
+            false => BATCH_COPIES,
+        };
+        let of_worker = match size.shares_blocks {
+            true => LIGHT_COPIES * nodes * learnable + LIGHT_PAIR_BYTES * size.batch_pairs,
+            false => LAYER_COPIES * self.layer_bytes(&size.batch_nodes),
+        };
         PART_COPIES * parts
-            + BATCH_COPIES * batch
+            + copies * batch
             + GATHER_COPIES * nodes * gathered
             + self.table_bytes(size, nodes)
-            + self.result.workers as f64 * LAYER_COPIES * self.layer_bytes(&size.batch_nodes)
+            + self.result.workers as f64 * of_worker
     }
 
     /// Returns the bytes of the embedding tables, which have the rows that train batches of
     /// `batch_nodes` nodes read.
     fn table_bytes(&self, size: &TrainingSize, batch_nodes: f64) -> f64 {
         let all: f64 = size.type_nodes.values().sum();
-        let steps = size.train_targets / self.result.batch_size as f64;
+        // Steps on one part read the same rows.
+        let steps = match size.shares_blocks {
+            true => size.parts,
+            false => size.train_targets / self.result.batch_size as f64,
+        };
         let read = 1.0 - (1.0 - (batch_nodes / all).min(1.0)).powf(steps);
         let moments = self.result.optimizer.num_moments() as f64;
         let copies = TABLE_COPIES.0 + TABLE_COPIES.1 * (1.0 + moments);

@@ -77,13 +77,27 @@ fn look(job: &Job) -> Result<Looked, JobError> {
     }
     let prediction = match &job.flatten {
         Some(plan) => {
-            let batch_targets = job.train.as_ref().map_or(0, |train| train.batch_targets());
             let pairs = pairs.as_ref();
-            Some(predict(&survey, &job.graph, plan, batch_targets, pairs)?)
+            Some(predict(
+                &survey,
+                &job.graph,
+                plan,
+                batch_targets(job, pairs),
+                pairs,
+            )?)
         }
         None => None,
     };
     Ok((survey, pairs, prediction))
+}
+
+/// Returns the number of targets of a batch, or of its pairs.
+fn batch_targets(job: &Job, pairs: Option<&PairSurvey>) -> usize {
+    let Some(plan) = &job.train else { return 0 };
+    match pairs.filter(|_| plan.is_by_src()) {
+        Some(pairs) => whole_size(plan.batch_targets() as f64 * pairs.pairs_per_src()),
+        None => plan.batch_targets(),
+    }
 }
 
 /// Number of nodes of each type.
@@ -142,7 +156,11 @@ const REUSED: f64 = 0.125;
 /// greatest of them has freed; inference, on other threads, can use [`REUSED`] of it. The constants
 /// are fitted to the resident memory of shipped jobs on two cores, 100 MB (CiteSeer) to 640 MB
 /// (Debian), within a factor of 1.2.
-fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
+fn memory(
+    job: &Job,
+    (survey, pairs): (&Survey, Option<&PairSurvey>),
+    prediction: Option<&Prediction>,
+) -> f64 {
     let num_nodes = survey.num_nodes();
     let budget = usize::try_from(job.memory_budget.as_u64()).unwrap_or(usize::MAX);
     let id_bytes = survey.id_bytes();
@@ -177,24 +195,7 @@ fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
     );
     let parts = usize::try_from(prediction.parts).unwrap_or(usize::MAX);
     let flatten = part.flatten_bytes(parts, budget, job.workers);
-    let train = match &job.train {
-        Some(plan) if job.runs(Stage::Train) => plan.memory_bytes(&TrainingSize {
-            parts: prediction.parts as f64,
-            part_nodes,
-            part_edges: prediction.edges_per_shard,
-            part_node_bytes: survey.feature_bytes() + id_bytes + SHARD_NODE_BYTES,
-            batch_nodes: prediction.batch_nodes.clone(),
-            batch_edges: prediction.batch_edges,
-            dense_dim: match features {
-                FeatureMeta::Dense { dim } => dim,
-                FeatureMeta::None | FeatureMeta::Sparse { .. } => 0,
-            },
-            stored_features: survey.stored_features(),
-            type_nodes: type_nodes(survey),
-            train_targets: splits(survey)[0].1 as f64,
-        }),
-        _ => 0.0,
-    };
+    let train = training_memory(job, (survey, pairs), prediction, features);
     let score = match &job.score {
         Some(plan) if job.runs(Stage::Score) => {
             plan.memory_bytes(&type_counts(survey), embedding_dim(job))
@@ -202,6 +203,46 @@ fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
         _ => 0.0,
     };
     total_memory(build.max(flatten).max(train).max(score), infer)
+}
+
+/// Returns the memory of the train stage; nothing if the run has none.
+fn training_memory(
+    job: &Job,
+    (survey, pairs): (&Survey, Option<&PairSurvey>),
+    prediction: &Prediction,
+    features: FeatureMeta,
+) -> f64 {
+    let Some(plan) = job.train.as_ref().filter(|_| job.runs(Stage::Train)) else {
+        return 0.0;
+    };
+    let supervision = job.graph.pairs.as_ref();
+    let shares_blocks = supervision.is_some_and(|of| plan.shares_blocks(of.spec().exclude));
+    let batch = match shares_blocks {
+        true => &prediction.part_batch,
+        false => &prediction.batch,
+    };
+    let train_targets = match pairs {
+        Some(pairs) if plan.is_by_src() => pairs.counts.train as f64 / pairs.pairs_per_src(),
+        Some(pairs) => pairs.counts.train as f64,
+        None => splits(survey)[0].1 as f64,
+    };
+    plan.memory_bytes(&TrainingSize {
+        parts: prediction.parts as f64,
+        part_nodes: prediction.nodes_per_shard,
+        part_edges: prediction.edges_per_shard,
+        part_node_bytes: survey.feature_bytes() + survey.id_bytes() + SHARD_NODE_BYTES,
+        batch_nodes: batch.nodes.clone(),
+        batch_edges: batch.edges,
+        shares_blocks,
+        batch_pairs: pairs.map_or(0.0, |_| batch_targets(job, pairs) as f64),
+        dense_dim: match features {
+            FeatureMeta::Dense { dim } => dim,
+            FeatureMeta::None | FeatureMeta::Sparse { .. } => 0,
+        },
+        stored_features: survey.stored_features(),
+        type_nodes: type_nodes(survey),
+        train_targets,
+    })
 }
 
 /// Returns the width of the embeddings of a model of links: that of its last hidden layer.
@@ -256,7 +297,7 @@ fn to_json(
         "hubs": survey.relations.iter().map(|relation| hubs(job, relation)).sum::<usize>(),
         "features": feature_width(survey.meta.target().features),
         "splits": splits,
-        "memory_bytes": memory(job, survey, prediction).round(),
+        "memory_bytes": memory(job, (survey, pairs), prediction).round(),
         "memory_budget_bytes": job.memory_budget.as_u64(),
     });
     if let Some(PairSurvey { counts, .. }) = pairs {
@@ -464,7 +505,10 @@ fn to_lines(
             size(prediction.bytes_rows),
             mark(Layout::Rows)
         ));
-        let (needed, budget) = (memory(job, survey, Some(prediction)), job.memory_budget);
+        let (needed, budget) = (
+            memory(job, (survey, pairs), Some(prediction)),
+            job.memory_budget,
+        );
         let verdict = if needed > budget.as_u64() as f64 {
             "above"
         } else {

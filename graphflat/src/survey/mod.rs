@@ -16,7 +16,7 @@ mod types;
 mod walks;
 
 pub use pairs::PairSurvey;
-pub use predict::{Prediction, predict};
+pub use predict::{BatchUnion, Prediction, predict};
 pub use read::Survey;
 pub use relation::RelationSurvey;
 pub use types::TypeSurvey;

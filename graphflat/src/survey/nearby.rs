@@ -121,6 +121,11 @@ impl<'a> Nearby<'a> {
         }
     }
 
+    /// Returns the number of hops of a neighbourhood.
+    pub(super) fn num_hops(&self) -> u8 {
+        u8::try_from(self.fanouts.len()).expect("hops fit in 8 bits")
+    }
+
     /// Returns the sources of the in-edges of a relation that a neighbourhood keeps for `node`, `hop`
     /// hops from the target.
     pub(super) fn in_edges(&self, relation: usize, node: u32, hop: u8) -> &'a [u32] {
@@ -146,8 +151,7 @@ impl<'a> Nearby<'a> {
             self.reached[target as usize] = true;
         }
         let mut first = 0;
-        for hop in 0..self.fanouts.len() {
-            let hop = u8::try_from(hop).expect("hops fit in 8 bits");
+        for hop in 0..self.num_hops() {
             let last = nodes.len();
             for at in first..last {
                 let node = nodes[at].0;

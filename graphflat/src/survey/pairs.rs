@@ -102,6 +102,15 @@ impl PairSurvey {
         wanted.expect("parts were made with them")
     }
 
+    /// Returns the mean number of pairs of a src node that has pairs.
+    #[must_use]
+    pub fn pairs_per_src(&self) -> f64 {
+        let mut srcs: Vec<u32> = self.ends.iter().map(|[src, _]| *src).collect();
+        srcs.sort_unstable();
+        srcs.dedup();
+        self.ends.len() as f64 / srcs.len().max(1) as f64
+    }
+
     /// Returns the ends of some pairs, spread evenly over all.
     pub(super) fn spread(&self, most: usize) -> impl Iterator<Item = &[u32; 2]> + Clone {
         let step = self.ends.len().div_ceil(most).max(1);

@@ -35,14 +35,49 @@ pub struct Prediction {
     pub nodes_per_shard: f64,
     /// Mean edges of a part's union.
     pub edges_per_shard: f64,
-    /// Mean nodes of a batch's union within each distance of its targets, 0 first.
-    pub batch_nodes: Vec<f64>,
-    /// Mean edges of a batch's union.
-    pub batch_edges: f64,
+    /// The union of a batch.
+    pub batch: BatchUnion,
+    /// The union of a batch that has all targets of its part, the largest of those counted.
+    pub part_batch: BatchUnion,
     /// Bytes of layout `rows`.
     pub bytes_rows: f64,
     /// Bytes of layout `shards`.
     pub bytes_shards: f64,
+}
+
+/// The union of the neighbourhoods of a batch's targets.
+#[derive(Clone, Debug, Default)]
+pub struct BatchUnion {
+    /// Nodes within each distance of the targets, 0 first.
+    pub nodes: Vec<f64>,
+    /// Edges.
+    pub edges: f64,
+}
+
+impl BatchUnion {
+    /// Counts the union of all targets of the largest part of those that are counted.
+    fn of_largest(nearby: &mut Nearby<'_>, parts: &Parts<u32>) -> Self {
+        let parts = spread(parts, PARTS_COUNTED).into_iter();
+        let largest = parts.max_by_key(|part| part.len()).unwrap_or_default();
+        Self::count(nearby, largest, usize::MAX)
+    }
+
+    /// Counts the union of all targets, or of `most` targets that are spread evenly over them.
+    fn count(nearby: &mut Nearby<'_>, targets: &[u32], most: usize) -> Self {
+        let count = targets.len().min(most);
+        let chosen: Vec<u32> = (0..count)
+            .map(|at| targets[at * targets.len() / count])
+            .collect();
+        let nodes = nearby.hops(&chosen);
+        let within = |hop| nodes.partition_point(|&(_, distance)| distance <= hop) as f64;
+        let edges = nodes
+            .iter()
+            .map(|&(node, hop)| nearby.num_in_edges(node, hop));
+        Self {
+            nodes: (0..=nearby.num_hops()).map(within).collect(),
+            edges: edges.sum::<usize>() as f64,
+        }
+    }
 }
 
 /// The unions of a layout's parts.
@@ -109,7 +144,8 @@ impl Cut {
     }
 }
 
-/// Predicts the output of flattening, and the size of a batch of `batch_targets` targets.
+/// Predicts the output of flattening, and the size of a batch of `batch_targets` targets. With pairs,
+/// these are pairs: a batch has both ends of each, and the random negatives of a part.
 ///
 /// Walks start from targets and from parts that are spread evenly over all of them, since targets
 /// with the fewest in-edges come last. `pairs` are those of the input; their edges are counted as
@@ -172,7 +208,11 @@ pub fn predict(
         Layout::Shards => unions,
         Layout::Rows => Unions::count(&mut nearby, chosen),
     };
-    let (batch_nodes, batch_edges) = batch(&mut nearby, &counted, batch_targets);
+    let batch_targets = pairs.map_or(batch_targets, |pairs| {
+        batch_targets.saturating_mul(2) + pairs.num_random(plan, survey)
+    });
+    let batch = BatchUnion::count(&mut nearby, &counted, batch_targets);
+    let part_batch = BatchUnion::of_largest(&mut nearby, chosen);
     let mut probe = Probe::new(nearby, survey, plan);
     let (of_nodes, of_edges) = probe.shards(shards)?;
     let of_rows = probe.rows(rows)?;
@@ -186,8 +226,8 @@ pub fn predict(
         edges_per_target,
         nodes_per_shard: own_unions.mean_nodes,
         edges_per_shard: own_unions.mean_edges,
-        batch_nodes,
-        batch_edges,
+        batch,
+        part_batch,
         bytes_rows: of_rows.of_rows(row_nodes) * *num_rows_parts as f64 * samples,
         bytes_shards: shard_bytes * *num_shards as f64 * samples,
     })
@@ -226,25 +266,6 @@ fn means(nearby: &mut Nearby<'_>, roots: &[&[u32]]) -> (f64, f64) {
     }
     let mean = |sum: usize| sum as f64 / f64::from(counted.max(1));
     (mean(nodes), mean(edges))
-}
-
-/// Returns the nodes by distance, and the edges, of the union of a batch: at most `most` targets,
-/// spread evenly over `targets`.
-fn batch(nearby: &mut Nearby<'_>, targets: &[u32], most: usize) -> (Vec<f64>, f64) {
-    let count = targets.len().min(most);
-    let chosen: Vec<u32> = (0..count)
-        .map(|at| targets[at * targets.len() / count])
-        .collect();
-    let nodes = nearby.hops(&chosen);
-    let within = |hop| nodes.partition_point(|&(_, distance)| distance <= hop) as f64;
-    let hops = nodes.last().map_or(0, |&(_, distance)| distance);
-    let edges = nodes
-        .iter()
-        .map(|&(node, hop)| nearby.num_in_edges(node, hop));
-    (
-        (0..=hops).map(within).collect(),
-        edges.sum::<usize>() as f64,
-    )
 }
 
 /// Returns the targets in the order in which they are cut: by the first relation with in-edges, then

@@ -1,6 +1,8 @@
 //! Keys of `[train]` of a model of links, and what they say of a graph with pairs.
 
-use gnn::{Decoder, PairLoss, PairLossKind};
+use gnn::typed::TypedKind;
+use gnn::{Decoder, LayerKind, PairLoss, PairLossKind};
+use schemas::Exclude;
 use serde::{Deserialize, Serialize};
 
 use super::{TrainPlan, TrainSpec, quoted};
@@ -93,6 +95,13 @@ pub(crate) struct LinkPlan {
     /// The d train pairs of a src node weigh `d ^ src_power` together; none: d.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) src_power: Option<f32>,
+}
+
+impl LinkPlan {
+    /// Tells whether all batches of a part have all its targets and edges.
+    pub(crate) fn has_whole_parts(&self, exclude: Exclude) -> bool {
+        self.all && exclude != Exclude::Batch
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -193,6 +202,17 @@ impl LinkKeys {
 }
 
 impl TrainPlan {
+    /// Tells whether batches of pairs share the blocks of a whole part.
+    pub fn shares_blocks(&self, exclude: Exclude) -> bool {
+        let is_light = self.result.layer == TypedKind::Conv(LayerKind::LightGcn);
+        is_light && self.result.links().has_whole_parts(exclude)
+    }
+
+    /// Tells whether a batch of pairs has src nodes, each with all of its pairs.
+    pub fn is_by_src(&self) -> bool {
+        self.result.links().by_src
+    }
+
     /// Checks that parts with `per_part` random negatives have as many as `[train]` asks for.
     ///
     /// # Errors
