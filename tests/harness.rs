@@ -505,6 +505,7 @@ impl Bench {
             path.extension()
                 .is_some_and(|e| e == "parquet" || e == "safetensors" || e == "jsonl")
                 || path.ends_with("evaluation.json")
+                || path.ends_with("ranking.json")
         };
         let root = self.path(output);
         let files: BTreeMap<String, Vec<u8>> = files_below(&root)

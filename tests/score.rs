@@ -290,20 +290,12 @@ fn queries_may_be_the_other_end() {
     }
 }
 
-/// All data files of the scores, with the ranking.
-fn files(bench: &Bench) -> std::collections::BTreeMap<String, Vec<u8>> {
-    let mut files = bench.data_files("out/scores");
-    let ranking = std::fs::read(bench.path("out/scores/ranking.json")).unwrap();
-    files.insert("ranking.json".to_owned(), ranking);
-    files
-}
-
 #[test]
 fn processes_workers_and_kills_do_not_change_scores() {
     let bench = bench();
     let job = job("dot").with("rows_per_part = 50", "rows_per_part = 11");
     bench.run(&job, &[]).ok();
-    let expected = files(&bench);
+    let expected = bench.data_files("out/scores");
     assert_eq!(expected.len(), 11 + 3 + 1, "{:?}", expected.keys());
     for args in [
         &["--workers", "1"][..],
@@ -311,7 +303,11 @@ fn processes_workers_and_kills_do_not_change_scores() {
     ] {
         let args = [&["--fresh", "--stage", "score"], args].concat();
         bench.run(&job, &args).ok();
-        assert_same_bytes(&expected, &files(&bench), &format!("{args:?}"));
+        assert_same_bytes(
+            &expected,
+            &bench.data_files("out/scores"),
+            &format!("{args:?}"),
+        );
     }
     let mut num_resumed = 0;
     for events in [1, 4, 9, 12, 15] {
@@ -322,7 +318,7 @@ fn processes_workers_and_kills_do_not_change_scores() {
         bench.run(&job, &[]).ok();
         assert_same_bytes(
             &expected,
-            &files(&bench),
+            &bench.data_files("out/scores"),
             &format!("killed at event {events}"),
         );
     }

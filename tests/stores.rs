@@ -39,7 +39,18 @@ pub(crate) const BUCKET: &str = "graphflat";
 
 /// Bytes of a part of an upload.
 const UPLOAD_PART: usize = 8 << 20;
-const OUTPUTS: [&str; 3] = ["out/features", "out/model", "out/embeddings"];
+/// The outputs of the stages, in their order.
+const STAGES: [&str; 4] = ["out/features", "out/model", "out/embeddings", "out/scores"];
+/// The outputs of a job without `[score]`.
+const OUTPUTS: &[&str] = STAGES.split_at(3).0;
+
+/// What makes a generated job one of links: `[input.pairs]` and `[score]`. The listed pairs are a
+/// table of their own.
+const PAIRS: &str = "[input.pairs]\nfrom_edges = true\n\
+     share = { train = 0.4, val = 0.1, test = 0.1 }\n\n";
+const SCORE: &str = "[score]\noutput = \"out/scores\"\nrows_per_part = 25\ntop_k = 5\n\
+     exclude_known = true\nevaluate = true\n\
+     pairs = { path = \"listed.parquet\", src = \"src\", dst = \"dst\" }\n";
 
 /// A directory of a store, for one test.
 pub(crate) struct Store {
@@ -150,12 +161,15 @@ impl Store {
             read("edges.parquet"),
         );
         self.put("graph/edges/_SUCCESS", Vec::new());
+        if bench.path("listed.parquet").exists() {
+            self.put("graph/listed.parquet", read("listed.parquet"));
+        }
     }
 
     /// A job with its tables and outputs in the store.
     pub(crate) fn job(&self, job: &Job, outputs: &[&str]) -> Job {
         let url = &self.url;
-        outputs
+        let job = outputs
             .iter()
             .fold(job.clone(), |job, output| {
                 job.with(output, &format!("{url}/{output}"))
@@ -164,7 +178,12 @@ impl Store {
                 "\"nodes.parquet\"",
                 &format!("\"{url}/graph/nodes.parquet\""),
             )
-            .with("\"edges.parquet\"", &format!("\"{url}/graph/edges\""))
+            .with("\"edges.parquet\"", &format!("\"{url}/graph/edges\""));
+        let listed = "\"listed.parquet\"";
+        match job.0.contains(listed) {
+            true => job.with(listed, &format!("\"{url}/graph/listed.parquet\"")),
+            false => job,
+        }
     }
 
     /// Returns the files below a directory by name.
@@ -295,7 +314,13 @@ fn service(name: &str, variable: &str) -> Option<Lines> {
 
 fn is_data(name: &str) -> bool {
     let is_hidden = |part: &str| part.starts_with(['_', '.']);
-    let kinds = [".parquet", ".safetensors", ".jsonl", "evaluation.json"];
+    let kinds = [
+        ".parquet",
+        ".safetensors",
+        ".jsonl",
+        "evaluation.json",
+        "ranking.json",
+    ];
     !name.split('/').any(is_hidden) && kinds.iter().any(|kind| name.ends_with(kind))
 }
 
@@ -305,6 +330,22 @@ fn graph() -> Graph {
 
 fn small_job(graph: &Graph) -> Job {
     Job::new(graph, &[FLATTEN, TRAIN, INFER])
+}
+
+/// A job of links with all stages.
+fn job_of_links(graph: &Graph) -> Job {
+    let flatten = FLATTEN.replace("targets_per_part = 16", "pairs_per_part = 64");
+    let train = TRAIN.replace("hidden = [8]", "hidden = [8, 8]");
+    let job = Job::new(graph, &[PAIRS, &flatten, &train, INFER, SCORE]);
+    job.with("label = \"label\"\nsplit = \"split\"\n", "")
+}
+
+/// The tables of a graph, and some of its edges as a list of pairs, which make two parts.
+fn bench_of_links(graph: &Graph) -> Bench {
+    let bench = Bench::new(graph);
+    let listed = graph.edge_table().slice(0, 80);
+    listed.write(&bench.path("listed.parquet"));
+    bench
 }
 
 /// Runs a job on local files; returns its data files by output.
@@ -318,7 +359,7 @@ fn local_files(bench: &Bench, job: &Job, outputs: &[&str]) -> Vec<BTreeMap<Strin
 
 #[track_caller]
 fn assert_outputs(store: &Store, expected: &[BTreeMap<String, Vec<u8>>], what: &str) {
-    for (output, wanted) in OUTPUTS.iter().zip(expected) {
+    for (output, wanted) in STAGES.iter().zip(expected) {
         assert_same_bytes(
             wanted,
             &store.data_files(output),
@@ -345,45 +386,74 @@ pub(crate) fn assert_tidy(store: &Store, output: &str) {
 /// Checks that the whole job gives the bytes of local files, is not repeated, and can be inspected.
 fn check_job(store: &Store) {
     let graph = graph();
-    let bench = Bench::new(&graph);
-    let expected = local_files(&bench, &small_job(&graph), &OUTPUTS);
-    store.put_tables(&bench);
-    let job = store.job(&small_job(&graph), &OUTPUTS);
-    store.run(&bench, &job, &[]).ok();
+    check_whole(store, &Bench::new(&graph), (&small_job(&graph), OUTPUTS));
+}
+
+/// Checks as [`check_job`] does, of a job of links, which also scores pairs.
+fn check_scores(store: &Store) {
+    let graph = graph();
+    let (bench, local) = (bench_of_links(&graph), job_of_links(&graph));
+    let expected = check_whole(store, &bench, (&local, &STAGES));
+    // Several processes write the parts of the scores in turn.
+    store.remove(STAGES[3]);
+    let args = ["--stage", "score", "--processes", "3", "--workers", "1"];
+    let job = globbed(&store.job(&local, &STAGES));
+    store.run(&bench, &job, &args).ok();
+    assert_outputs(store, &expected, "three processes");
+    assert_tidy(store, STAGES[3]);
+}
+
+/// The job with its edge table found by a glob.
+fn globbed(job: &Job) -> Job {
+    job.with("graph/edges\"", "graph/*/dt=*/*.parquet\"")
+}
+
+/// Checks a job as [`check_job`] does; returns the data files of its outputs. The last run is that
+/// of [`globbed`].
+fn check_whole(
+    store: &Store,
+    bench: &Bench,
+    (local, outputs): (&Job, &[&str]),
+) -> Vec<BTreeMap<String, Vec<u8>>> {
+    let expected = local_files(bench, local, outputs);
+    store.put_tables(bench);
+    let job = store.job(local, outputs);
+    store.run(bench, &job, &[]).ok();
     assert_outputs(store, &expected, "first run");
-    OUTPUTS.iter().for_each(|output| assert_tidy(store, output));
+    outputs.iter().for_each(|output| assert_tidy(store, output));
 
     // No work is repeated, even without the first run's `work_dir`.
     bench.clear();
     let before = store.files("out");
-    store.run(&bench, &job, &[]).ok();
+    store.run(bench, &job, &[]).ok();
     assert_eq!(before, store.files("out"));
     // A glob finds the same files; another plan is refused, and --fresh writes it.
-    let globbed = job.with("graph/edges\"", "graph/*/dt=*/*.parquet\"");
+    let globbed = globbed(&job);
     let other = globbed.with("seed = 7", "seed = 8");
-    let refused = store.run(&bench, &other, &[]);
+    let refused = store.run(bench, &other, &[]);
     assert_eq!(refused.code, 2, "{refused:?}");
     assert!(
         refused.stderr.contains("holds the output of another plan"),
         "{}",
         refused.stderr
     );
-    store.run(&bench, &other, &["--fresh"]).ok();
+    store.run(bench, &other, &["--fresh"]).ok();
     assert_ne!(before, store.files("out"));
-    store.run(&bench, &globbed, &["--fresh"]).ok();
+    store.run(bench, &globbed, &["--fresh"]).ok();
     assert_outputs(store, &expected, "after --fresh");
-    OUTPUTS.iter().for_each(|output| assert_tidy(store, output));
+    outputs.iter().for_each(|output| assert_tidy(store, output));
 
-    for output in OUTPUTS {
+    for output in outputs {
         let mut command = bench.command(&["inspect", &format!("{}/{output}", store.url)]);
         let shown = Outcome::of(&command.envs(store.env.iter().cloned()).output().unwrap()).ok();
         assert!(shown.stdout.contains("fingerprint"), "{}", shown.stdout);
     }
     let wrong = job.with("graph/nodes.parquet", "graph/noodles.parquet");
-    let outcome = store.run(&bench, &wrong, &[]);
+    let outcome = store.run(bench, &wrong, &[]);
     assert_eq!(outcome.code, 2, "{outcome:?}");
     let path = format!("{}/graph/noodles.parquet", store.url);
     assert!(outcome.stderr.contains(&path), "{}", outcome.stderr);
+    expected
 }
 
 /// A job, its outputs, and the number of kills.
@@ -392,6 +462,8 @@ struct Killing {
     /// The job on local files.
     job: Job,
     outputs: &'static [&'static str],
+    /// Kills while an output below this directory is unfinished count.
+    watched: &'static str,
     kills: usize,
 }
 
@@ -404,7 +476,22 @@ impl Killing {
         Self {
             bench: Bench::new(&graph),
             job: Job::new(&graph, &[&flatten, TRAIN, INFER]),
-            outputs: &OUTPUTS,
+            outputs: OUTPUTS,
+            watched: "out",
+            kills,
+        }
+    }
+
+    /// A job of links, of which most kills come while scores are written.
+    fn of_scores(kills: usize, rows_per_part: usize) -> Self {
+        let graph = Graph::new(600, IdKind::Int64, FeatureKind::List);
+        let rows = format!("rows_per_part = {rows_per_part}");
+        let job = job_of_links(&graph).with("rows_per_part = 25", &rows);
+        Self {
+            bench: bench_of_links(&graph),
+            job: job.with("pairs_per_part = 64", "pairs_per_part = 1000"),
+            outputs: &STAGES,
+            watched: "out/scores",
             kills,
         }
     }
@@ -425,6 +512,7 @@ impl Killing {
             bench,
             job: Job::new(&graph, &[&flatten]),
             outputs: &OUTPUTS[..1],
+            watched: "out",
             kills,
         }
     }
@@ -473,8 +561,8 @@ fn check_kills(store: &Store, killing: &Killing) {
                     );
                 }
             }
-            let files = store.files("out");
-            let is_begun = files.keys().any(|name| name.contains("_progress"));
+            let names = store.names(killing.watched);
+            let is_begun = names.iter().any(|name| name.contains("_progress"));
             resumed += usize::from(is_begun);
             // The load of the machine changes after the first run was timed: kills that come too
             // late or too early move the next ones.
@@ -514,7 +602,7 @@ fn check_exclusion(store: &Store) {
     let bench = Bench::new(&graph);
     store.put_tables(&bench);
     let slow = TRAIN.replace("epochs = 4", "epochs = 100000");
-    let job = store.job(&Job::new(&graph, &[FLATTEN, &slow, INFER]), &OUTPUTS);
+    let job = store.job(&Job::new(&graph, &[FLATTEN, &slow, INFER]), OUTPUTS);
     bench.write(&job);
     let mut first = store.command(&bench, &[]).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -546,7 +634,7 @@ fn check_secrets(store: &Store) {
     let graph = graph();
     let bench = Bench::new(&graph);
     store.put_tables(&bench);
-    bench.write(&store.job(&small_job(&graph), &OUTPUTS));
+    bench.write(&store.job(&small_job(&graph), OUTPUTS));
     let mut command = bench.command(&["run", "job.toml"]);
     command.envs(store.env.iter().cloned());
     command.env("AWS_SECRET_ACCESS_KEY", "not-the-secret-of-anyone");
@@ -563,7 +651,7 @@ fn check_secrets(store: &Store) {
 fn check_faults(store: &Store, runs: u64) {
     let graph = graph();
     let bench = Bench::new(&graph);
-    let expected = local_files(&bench, &small_job(&graph), &OUTPUTS);
+    let expected = local_files(&bench, &small_job(&graph), OUTPUTS);
     store.put_tables(&bench);
     let endpoint = &store
         .env
@@ -572,7 +660,7 @@ fn check_faults(store: &Store, runs: u64) {
         .unwrap()
         .1;
     let job = store
-        .job(&small_job(&graph), &OUTPUTS)
+        .job(&small_job(&graph), OUTPUTS)
         .and("[storage]\ntimeout = 5");
     let mut faults = 0;
     for seed in 0..runs {
@@ -603,6 +691,20 @@ fn fault_runs(usual: u64) -> u64 {
 #[test]
 fn a_job_on_s3_in_process_is_the_local_one() {
     check_job(&Store::s3_in_process("job"));
+}
+
+#[test]
+fn scores_on_s3_in_process_are_the_local_ones() {
+    check_scores(&Store::s3_in_process("scores"));
+}
+
+#[test]
+fn kills_while_scores_are_written_to_s3_in_process_change_nothing() {
+    if !slow() {
+        return;
+    }
+    let store = Store::s3_in_process("score-kills");
+    check_kills(&store, &Killing::of_scores(4, 8));
 }
 
 #[test]
@@ -651,6 +753,18 @@ fn a_job_on_an_s3_server_is_the_local_one() {
 }
 
 #[test]
+fn scores_on_an_s3_server_are_the_local_ones() {
+    Store::s3_server("scores").iter().for_each(check_scores);
+}
+
+#[test]
+fn kills_while_scores_are_written_to_an_s3_server_change_nothing() {
+    let store = Store::s3_server("score-kills");
+    let killing = Killing::of_scores(8, 8);
+    store.iter().for_each(|store| check_kills(store, &killing));
+}
+
+#[test]
 fn kills_on_an_s3_server_show_no_part_and_change_nothing() {
     let store = Store::s3_server("kills");
     let killing = Killing::of_all(12, 8);
@@ -687,6 +801,18 @@ fn faults_before_an_s3_server_change_nothing() {
 #[test]
 fn a_job_on_hdfs_is_the_local_one() {
     Store::hdfs("job").iter().for_each(check_job);
+}
+
+#[test]
+fn scores_on_hdfs_are_the_local_ones() {
+    Store::hdfs("scores").iter().for_each(check_scores);
+}
+
+#[test]
+fn kills_while_scores_are_written_to_hdfs_change_nothing() {
+    let store = Store::hdfs("score-kills");
+    let killing = Killing::of_scores(4, 60);
+    store.iter().for_each(|store| check_kills(store, &killing));
 }
 
 #[test]
