@@ -21,10 +21,12 @@ struct World {
     /// Two features of each node.
     nodes: BTreeMap<i64, [f32; 2]>,
     edges: Vec<(i64, i64)>,
+    /// The node that was removed last, with its features.
+    gone: Option<(i64, [f32; 2])>,
     draws: u64,
 }
 
-/// Changes of one night; none deletes.
+/// Changes of one night. A node without features is deleted.
 #[derive(Default)]
 struct Night {
     nodes: BTreeMap<i64, Option<[f32; 2]>>,
@@ -37,6 +39,7 @@ impl World {
         let mut world = World {
             nodes: BTreeMap::new(),
             edges: Vec::new(),
+            gone: None,
             draws: 0,
         };
         for id in 0..NUM_NODES {
@@ -84,9 +87,15 @@ impl World {
             let count = 1 + self.below(3);
             night.edges.insert(ends, count);
         }
+        // A node comes back as it was, with out-edges alone.
+        if let Some((id, as_before)) = self.gone.take() {
+            night.nodes.insert(id, Some(as_before));
+            night.edges.insert((id, self.node()), 1);
+        }
         let gone = self.node();
         if let Entry::Vacant(free) = night.nodes.entry(gone) {
             free.insert(None);
+            self.gone = Some((gone, self.nodes[&gone]));
             let is_of_gone = |ends: &(i64, i64)| ends.0 == gone || ends.1 == gone;
             night.edges.retain(|ends, _| !is_of_gone(ends));
             let of_gone = self.edges.iter().filter(|ends| is_of_gone(ends));
@@ -396,6 +405,19 @@ fn two_nights_at_once_are_two_versions() {
     assert!(rows(&bench, "out/all") == expected);
     let why = bench.manifest("out/all")["report"]["why_full"].clone();
     assert_eq!(why, "--full is given");
+    // What `all` has kept is not taken for what `v2` has.
+    let (mut later, third) = (world, "night-3");
+    later.night().write(&bench, third);
+    later.write(&bench, "later");
+    let expected_later = full(&bench, "later", "");
+    for parent in ["v2", "all"] {
+        let own = format!("after-{parent}");
+        bench.run(&version(&own, parent, &[third], ""), &[]).ok();
+        assert!(
+            rows(&bench, &format!("out/{own}")) == expected_later,
+            "{own}"
+        );
+    }
     // The same again is skipped; another parent or other changes are not.
     bench.write(&both);
     let outcome = bench.graphflat(&["run", "job.toml", "--json"]).ok();
@@ -415,16 +437,19 @@ fn changes_list_what_a_vector_store_applies() {
     bench.run(&version("v1", "v0", &["night-1"], ""), &[]).ok();
     let after = rows(&bench, "out/v1");
     let Some(python) = python() else { return };
-    if !has_modules(&python, &["duckdb"]) {
-        return skip::<()>("a Python with duckdb").unwrap_or_default();
+    if !has_modules(&python, &["duckdb", "pandas", "polars"]) {
+        return skip::<()>("a Python with duckdb, pandas and polars").unwrap_or_default();
     }
     let script = "
-import duckdb
-rows = duckdb.sql(\"\"\"
-    SELECT id, op, embedding[1] FROM read_parquet('out/v1/changes/*.parquet', union_by_name = true)
-\"\"\").fetchall()
+import duckdb, pandas, polars
+path = 'out/v1/changes/*.parquet'
+rows = duckdb.sql(f'SELECT id, op, embedding[1] FROM \\'{path}\\'').fetchall()
 for id, op, first in rows:
     print(id, op, first is not None)
+for table in pandas.read_parquet('out/v1/changes'), polars.read_parquet(path).to_pandas():
+    assert set(zip(table['id'], table['op'], table['embedding'].notna())) == {
+        (id, op, first is not None) for id, op, first in rows
+    }, table
 ";
     let outcome = run_python(&bench, &python, script);
     let mut upserts = BTreeSet::new();

@@ -99,7 +99,8 @@ def rows(output):
     """Returns ids and embeddings of an output, a version or not, sorted by id."""
     manifest = json.loads((output / "_manifest.json").read_text())
     replaced, kept = {}, []
-    if version := manifest.get("version"):
+    version = manifest.get("version")
+    if version and version["kept"]:
         table = parquet.read_table(output / "_replaced.parquet")
         for file, row in zip(*(table[name].to_pylist() for name in table.column_names)):
             replaced.setdefault(file, []).append(row)
@@ -109,6 +110,8 @@ def rows(output):
     for path, part in kept + own:
         for entry in part["files"]:
             table = parquet.read_table(output / path / entry["path"])
+            if len(table) == 0:
+                continue
             there = np.ones(len(table), bool)
             there[replaced.get(f"{path}/{entry['path']}", [])] = False
             ids.append(table["id"].to_numpy()[there])

@@ -76,6 +76,11 @@ impl After {
         ids
     }
 
+    /// Lists the nodes that the parent has removed, added again or not.
+    pub fn removed_before(&self) -> impl Iterator<Item = NodeIdx> {
+        self.numbers.parent().removed()
+    }
+
     /// Returns what changes have made of the store.
     pub fn overlay(&self) -> &Overlay {
         &self.overlay

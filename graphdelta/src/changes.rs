@@ -199,13 +199,19 @@ fn read_nodes(
         }
         features.extend(&rows.features);
     }
-    let upserts = read_list(&with_op(&ids_only, OPS[0])?)?;
+    let mut upserts = read_list(&with_op(&ids_only, OPS[0])?)?;
     let deletes = read_list(&with_op(&ids_only, OPS[1])?)?;
     let all = ids_only.into_plan(base)?;
     let rows = read_list(&all)?.rows;
     if let Some(row) = without_op(rows.into_iter(), [&upserts.rows, &deletes.rows]) {
         return Err(not_an_op(all.locate(row)));
     }
+    let id_type = of_type.nodes.id_type();
+    upserts.ids = upserts.ids.cast(id_type).map_err(|at| DeltaError::Row {
+        file: all.locate(upserts.rows[at]).0,
+        row: all.locate(upserts.rows[at]).1,
+        problem: format!("id {} does not fit {id_type}", upserts.ids.display(at)),
+    })?;
     Ok(NodeChanges {
         type_idx,
         plan: Arc::new(all),

@@ -178,10 +178,12 @@ pub(crate) fn compute(
     let all = (0..after.end()).map(NodeIdx::from_index);
     all.filter(|&node| after.is_removed(node))
         .for_each(|node| rows.clear(node));
+    // A node that is added again has no row.
+    after.removed_before().for_each(|node| rows.clear(node));
     let mut walk = reach.map(|reach| Walk::new(&version, reach));
     let mut computed = Vec::new();
     for layer in layers {
-        let mut listed = match &walk {
+        let mut listed = match &mut walk {
             Some(walk) => walk.listed(&version, layer),
             None => version.nodes.clone(),
         };
@@ -216,6 +218,8 @@ struct Walk<'a> {
     degrees: Degrees,
     /// Hubs are cut into other segments.
     moves_segments: bool,
+    /// Rows of such hubs were computed in this layer or an earlier one.
+    has_moved: bool,
 }
 
 impl<'a> Walk<'a> {
@@ -231,6 +235,7 @@ impl<'a> Walk<'a> {
             changed: marked(&mut reach.layers[0].iter().copied()),
             degrees: degrees(version.trained.model.architecture()),
             moves_segments: reach.moves_ids,
+            has_moved: false,
         }
     }
 
@@ -244,12 +249,12 @@ impl<'a> Walk<'a> {
     }
 
     /// Lists the nodes whose rows a layer computes.
-    fn listed(&self, version: &Version<'_>, layer: usize) -> Vec<NodeIdx> {
+    fn listed(&mut self, version: &Version<'_>, layer: usize) -> Vec<NodeIdx> {
         let (after, limit) = (version.after, version.limits[layer - 1]);
         let is_moved = |node| self.moves_segments && version.is_hub(node, limit);
-        // The walk over kept edges does not know hubs whose segments have moved.
-        let has_moved = self.moves_segments && version.nodes.iter().any(|&node| is_moved(node));
-        let some = match has_moved {
+        // The reached nodes leave out what such hubs reach, in this layer and all later ones.
+        self.has_moved |= self.moves_segments && version.nodes.iter().any(|&node| is_moved(node));
+        let some = match self.has_moved {
             true => &version.nodes,
             false => &self.reach.layers[layer],
         };

@@ -19,8 +19,12 @@ pub(crate) fn resume(
     let mut found = (0..rounds.num_layers())
         .rev()
         .filter(|&round| {
-            let mut before = 1..round;
-            !rounds.keeps_rows() || before.all(|kept| checkpoint.verified(kept).is_some())
+            let has_rows = |kept| {
+                checkpoint
+                    .verified(kept)
+                    .is_some_and(|of| of.rows.is_some())
+            };
+            !rounds.keeps_rows() || (1..=round).all(has_rows)
         })
         .filter_map(|round| left_by(round, embedding_layer, checkpoint));
     let cluster = rounds.store().cluster();

@@ -18,8 +18,8 @@ use cluster::open_output;
 use gnn::{Dense, Head};
 use graphdelta::{After, Changes, Numbers, Overlay, Reach, ReachPlan, Work, reach};
 use schemas::{
-    ChangesSpec, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter, Event, FeatureMeta,
-    GraphPlan, KeptOutput, Labels, Manifest, NodeIdx, Opened, Output, ParentOutput, PartEntry,
+    ChangesSpec, Dangling, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter, Event,
+    FeatureMeta, GraphPlan, KeptOutput, Labels, Manifest, NodeIdx, Opened, Output, ParentOutput,
     Progress, ReplacedRows, Sampling, VersionMeta, write_version_part,
 };
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ use store::Store;
 /// keeps no row of its parent: it costs hardly more, and the next ones need no earlier output.
 const REACHED_MAX: u64 = 90;
 
-/// What a version is made of, besides its plan.
+/// Tables, changes and parent of a version.
 #[derive(Clone, Copy, Debug)]
 pub struct VersionInput<'a> {
     /// The tables of the store.
@@ -64,7 +64,7 @@ struct Parent {
     manifest: Manifest,
 }
 
-/// Everything that is known before rows are computed.
+/// A version before its rows are computed.
 struct Prepared {
     layers: Layers,
     plan_json: Value,
@@ -106,6 +106,12 @@ pub fn check_version(plan: &InferPlan, input: VersionInput<'_>) -> Result<(), In
 pub fn check_kept_model(plan: &InferPlan, graph: &GraphPlan) -> Result<(), InferError> {
     if graph.is_typed() {
         return Err(InferError::FullRun("nodes have types"));
+    }
+    let mut relations = graph.relations.iter();
+    if relations.any(|of| of.edges.dangling() == Dangling::Drop) {
+        return Err(InferError::FullRun(
+            "`dangling` is \"drop\", so a new node may have edges that were left out before",
+        ));
     }
     let Trained::Untyped(trained) = Trained::open(plan)? else {
         return Err(InferError::FullRun("nodes have types"));
@@ -159,14 +165,20 @@ pub fn infer_version(
     let mut identity = identity(plan, &layers)?;
     identity["changes"] = json!(fingerprints(&changes)?);
     identity["parent"] = json!(parent.manifest.fingerprint);
+    if input.full {
+        // Its rows are the same, but it keeps none of its parent.
+        identity["full"] = json!(true);
+    }
     let own = fingerprint(&identity, store);
     if let Some(manifest) = finished(plan, &own, store)? {
         return Ok(manifest);
     }
     let versions = KeptVersions::lock(&plan.work_dir)?;
     let prepared = Prepared::new(plan, layers, &versions, (store, input, changes))?;
+    prepared.check_kept(plan)?;
     prepared.decision.report(progress);
-    let output = match open(plan, store, (&own, prepared.decision.full.is_some()))? {
+    let opened = (&*plan.output, "infer", &*own);
+    let output = match open_output::<InferError>(store.cluster(), opened, plan.fresh)? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
@@ -185,26 +197,6 @@ pub fn infer_version(
     prepared.write(plan, (&output, &versions), &mut manifest)?;
     output.finish(&manifest)?;
     Ok(manifest)
-}
-
-/// Opens the output of a version. Parts of a killed run that was computed in the other way, in full
-/// or not, are removed.
-fn open(
-    plan: &InferPlan,
-    store: &Store,
-    (fingerprint, is_full): (&str, bool),
-) -> Result<Opened, InferError> {
-    let wanted = (&*plan.output, "infer", fingerprint);
-    let opened = open_output::<InferError>(store.cluster(), wanted, plan.fresh)?;
-    let Opened::Open(output) = opened else {
-        return Ok(opened);
-    };
-    let is_other = |part: &PartEntry| part.is_of_changes() == is_full;
-    if !output.parts().iter().any(is_other) {
-        return Ok(Opened::Open(output));
-    }
-    output.abandon();
-    open_output::<InferError>(store.cluster(), wanted, true)
 }
 
 /// Returns the settings by which rows are computed.
@@ -383,6 +375,28 @@ impl Prepared {
         })
     }
 
+    /// Checks that the kept rows are those of the outputs of which the parent keeps rows, and that
+    /// the version replaces none of these outputs.
+    fn check_kept(&self, plan: &InferPlan) -> Result<(), InferError> {
+        let (dir, manifest) = (&self.parent.dir, &self.parent.manifest);
+        let kept = VersionMeta::kept_by_child(&plan.output, dir, manifest);
+        let earlier = self.version.record.earlier.iter();
+        let expected = earlier.chain([&manifest.fingerprint]);
+        if !expected.eq(kept.iter().map(|of| &of.fingerprint)) {
+            let problem = "was computed again since its rows were kept; start with a run without a \
+                           parent";
+            return Err(self.parent.problem(problem.to_owned()));
+        }
+        if kept.iter().any(|of| of.is_at(&plan.output)) {
+            return Err(InferError::Key {
+                key: "infer.output",
+                value: plan.output.display().to_string(),
+                allowed: "the parent keeps rows of this output; name another one".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
     /// Computes the rows and writes parts, what they replace, and what the next version needs;
     /// completes the manifest.
     fn write(
@@ -432,7 +446,8 @@ impl Prepared {
         if !is_full && output.committed(num_parts).is_none() {
             let replaced = replaced(&kept, &nodes, &written, after);
             let replaced = replaced.map_err(|problem| self.parent.problem(problem))?;
-            let part = write_version_part(output, &replaced, &after.ids(&deleted))?;
+            let ids = after.ids(&deleted);
+            let part = write_version_part(output, &replaced, (&ids, &writer.columns))?;
             output.commit_part(num_parts, part)?;
         }
         let mut earlier = record.earlier;

@@ -57,6 +57,15 @@ impl ScorePlan {
             let dir = self.input.clone();
             Err(ScoreError::Embeddings { dir, problem })
         };
+        if manifest
+            .version
+            .as_ref()
+            .is_some_and(|of| !of.kept.is_empty())
+        {
+            let problem = "are a version, whose rows are not in the order of ids; allowed is an \
+                           output that holds all its rows";
+            return wrong(problem.to_owned());
+        }
         for file in [MODEL_JSON, MODEL_WEIGHTS] {
             let own = file_checksum(&self.model.join(file))?;
             if manifest.plan["model"][file] != own {

@@ -273,3 +273,10 @@ fn hubs_that_appear_and_vanish_have_the_bits_of_a_full_run() {
     let met = check_models(3000, &[Sampling::Uniform], [usize::MAX; 2], true);
     assert!(met.hubs_appeared > 2 && met.hubs_vanished > 2, "{met:?}");
 }
+
+/// The second layer reads a sample, in which rows of hubs differ after the first layer.
+#[test]
+fn hubs_of_the_first_layer_alone_have_the_bits_of_a_full_run() {
+    let met = check_models(4000, &[Sampling::Uniform], [3, usize::MAX], true);
+    assert!(met.hubs_appeared > 2 && met.hubs_vanished > 2, "{met:?}");
+}

@@ -19,7 +19,9 @@ pub(super) fn predict(job: &Job) -> Result<Option<Decision>, JobError> {
     let Some(of_store) = needed_store(job, Stage::Infer)? else {
         return Ok(None);
     };
-    if StoreMeta::read(&of_store.dir)?.is_none() {
+    // A store of other workers would be built again.
+    let found = StoreMeta::read(&of_store.dir)?;
+    if found.is_none_or(|found| found.workers != of_store.workers) {
         return Ok(None);
     }
     let quiet: Progress = Arc::new(|_| {});

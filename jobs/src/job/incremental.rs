@@ -96,7 +96,7 @@ impl JobSpec {
         }
     }
 
-    /// Checks that a job of changes has no stage that does not know them.
+    /// Checks that a job of changes has no stage that does not read them.
     fn check_version_stages(&self, found: &mut Found) {
         let others = [
             ("flatten", self.flatten.is_some()),

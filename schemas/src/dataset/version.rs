@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{FileEntry, Manifest, PartEntry, read_manifest, verify_sizes};
+use super::{Manifest, PartEntry, read_manifest, verify_sizes};
 use crate::error::{Result, SchemaError};
 use crate::storage;
 
@@ -14,8 +14,9 @@ pub(crate) const VERSION: &str = "version";
 /// Table of the rows of earlier outputs that are no rows of the version: `file` and `row`.
 pub(crate) const REPLACED: &str = "_replaced.parquet";
 
-/// Table of the ids of removed nodes.
-pub(crate) const DELETES: &str = "changes/deletes.parquet";
+/// Table of the removed nodes. Its name follows those of parts, so that readers of the folder take
+/// the columns of a part.
+pub(crate) const DELETES: &str = "changes/part-deletes.parquet";
 
 /// Folder of the parts of a version.
 pub(crate) const CHANGES: &str = "changes";
@@ -63,15 +64,6 @@ impl Manifest {
     }
 }
 
-impl PartEntry {
-    /// Tells whether the part belongs to a version that keeps rows of earlier outputs.
-    pub fn is_of_changes(&self) -> bool {
-        let folder = format!("{CHANGES}/");
-        let is_own = |file: &FileEntry| file.path == REPLACED || file.path.starts_with(&folder);
-        self.files.iter().any(is_own)
-    }
-}
-
 impl VersionMeta {
     /// Returns the outputs of which rows are kept by a version whose parent is the output in `dir`,
     /// for a version in `of`.
@@ -101,6 +93,11 @@ impl ParentOutput {
 }
 
 impl KeptOutput {
+    /// Tells whether the output is the version in `dir` itself.
+    pub fn is_at(&self, dir: &Path) -> bool {
+        self.path == path_from(dir, dir)
+    }
+
     /// Returns the directory, for the version in `dir`, after a check that the output is there
     /// unchanged.
     ///

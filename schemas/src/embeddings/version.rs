@@ -4,15 +4,19 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
+use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, Float16Array, Float32Array};
+use arrow::array::{Int64Array, StringArray, new_null_array};
+use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+use half::f16;
 
-use super::SCHEMA_KEY;
+use super::{EmbeddingColumns, Precision, SCHEMA_KEY, invalid};
+use crate::as_given;
 use crate::dataset::{DELETES, FileEntry, Output, PartEntry, REPLACED, VERSION};
 use crate::error::Result;
 use crate::ids::Ids;
 use crate::parquet_file::{TABLE_SCHEMA, TableReader};
-use crate::table_writer::{Strings, TableWriter};
+use crate::table_writer::{Column, Strings, TableWriter};
 
 /// Column that tells what a row of `changes/` does.
 pub(super) const OP: &str = "op";
@@ -37,11 +41,11 @@ pub type ReplacedRows = BTreeMap<String, Vec<u64>>;
 pub fn write_version_part(
     output: &Output,
     replaced: &ReplacedRows,
-    deletes: &Ids,
+    (deletes, columns): (&Ids, &EmbeddingColumns),
 ) -> Result<PartEntry> {
     let files = vec![
         write_replaced(output, replaced)?,
-        write_deletes(output, deletes)?,
+        write_deletes(output, deletes, columns)?,
     ];
     Ok(PartEntry {
         name: VERSION.to_owned(),
@@ -75,15 +79,39 @@ fn write_replaced(output: &Output, replaced: &ReplacedRows) -> Result<FileEntry>
     table.finish()
 }
 
-fn write_deletes(output: &Output, deletes: &Ids) -> Result<FileEntry> {
-    let columns = vec![
+/// Writes the removed nodes, with the columns of the rows, in which they have nulls.
+fn write_deletes(output: &Output, deletes: &Ids, of: &EmbeddingColumns) -> Result<FileEntry> {
+    let num_rows = deletes.len();
+    let mut fields = vec![
         Field::new("id", deletes.id_type().data_type(), false),
         Field::new(OP, DataType::Utf8, false),
     ];
-    let mut table = create(output, DELETES, columns)?;
-    let ids = deletes.to_array();
-    table.write(vec![ids.into(), ops(DELETE, deletes.len()).into()])?;
+    let mut columns = vec![deletes.to_array(), ops(DELETE, num_rows)];
+    for &(name, dim) in &of.vectors {
+        let width = i32::try_from(dim).map_err(|e| invalid(e.to_string()))?;
+        let item = Arc::new(Field::new("item", of.precision.data_type(), false));
+        let values = new_zeros(of.precision, dim * num_rows);
+        let nulls = Some(NullBuffer::new_null(num_rows));
+        let list = FixedSizeListArray::try_new(item, width, values, nulls);
+        let list = list.map_err(|e| invalid(e.to_string()))?;
+        fields.push(Field::new(name, list.data_type().clone(), true));
+        columns.push(Arc::new(list));
+    }
+    if let Some(meta) = &of.prediction {
+        let field = as_given::label_field("prediction", meta)?;
+        columns.push(new_null_array(field.data_type(), num_rows));
+        fields.push(field.with_nullable(true));
+    }
+    let mut table = create(output, DELETES, fields)?;
+    table.write(columns.into_iter().map(Column::from).collect())?;
     table.finish()
+}
+
+fn new_zeros(precision: Precision, count: usize) -> ArrayRef {
+    match precision {
+        Precision::F32 => Arc::new(Float32Array::from(vec![0.0; count])),
+        Precision::F16 => Arc::new(Float16Array::from(vec![f16::ZERO; count])),
+    }
 }
 
 /// Returns the column `op` of written rows.
