@@ -328,6 +328,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
         include_str!("../../../docs/job/train.md"),
         include_str!("../../../docs/job/infer.md"),
         include_str!("../../../docs/job/score.md"),
+        include_str!("../../../docs/job/incremental.md"),
     );
     // The only error is that the tables do not exist.
     check(
@@ -347,6 +348,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
         "[train]",
         "[infer]",
         "[score]",
+        "[incremental]",
     ] {
         let text = format!("{table}\nno_such_key = 1\n");
         let error = mistakes_of(&text)
@@ -374,8 +376,14 @@ fn the_documented_example_parses_and_every_key_is_documented() {
                 section.contains(&format!("`{key}`")),
                 "{table} {key} is not documented"
             );
-            // The example trains on labels of nodes.
-            if ["[input.pairs]", "[input.graphs]", "[score]"].contains(&table) {
+            // The example trains on labels of nodes, and is no nightly job.
+            let others = [
+                "[input.pairs]",
+                "[input.graphs]",
+                "[score]",
+                "[incremental]",
+            ];
+            if others.contains(&table) {
                 continue;
             }
             let names = table.trim_matches(['[', ']']).split('.');
@@ -420,8 +428,15 @@ const ALTERNATIVES: [&str; 25] = [
 ];
 
 /// Keys of the top level that are tables with a section of their own.
-const TABLES: [&str; 7] = [
-    "storage", "s3", "input", "flatten", "train", "infer", "score",
+const TABLES: [&str; 8] = [
+    "incremental",
+    "storage",
+    "s3",
+    "input",
+    "flatten",
+    "train",
+    "infer",
+    "score",
 ];
 
 #[test]

@@ -38,7 +38,7 @@ pub struct VersionMeta {
 /// The parent of a version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParentOutput {
-    /// Its directory, as [`path_from`] returns it.
+    /// Its directory: `../NAME` if both lie in one directory, else the whole path.
     pub path: String,
     /// Its fingerprint.
     pub fingerprint: String,
@@ -47,7 +47,7 @@ pub struct ParentOutput {
 /// An earlier output of which rows are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptOutput {
-    /// Its directory, as [`path_from`] returns it.
+    /// Its directory: `../NAME` if both lie in one directory, else the whole path.
     pub path: String,
     /// Its fingerprint.
     pub fingerprint: String,
