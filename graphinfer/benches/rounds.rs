@@ -34,7 +34,6 @@ use std::time::Instant;
 
 use gnn::{Architecture, Model, ModelFile, Transform};
 use graphinfer::{InferContext, InferSpec, infer};
-use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::xxh::file_checksum;
 use schemas::{
     EdgesSpec, Fanout, FileEntry, GraphMeta, GraphPlan, Manifest, NodesSpec, Opened, Output,
@@ -297,18 +296,8 @@ fn num_classes(graph: &GraphMeta) -> Result<usize> {
 
 fn manifest_of(parts: Vec<PartEntry>) -> Manifest {
     Manifest {
-        schema: MANIFEST_SCHEMA,
-        stage: "train".to_owned(),
-        program: "bench".to_owned(),
-        fingerprint: "random".to_owned(),
-        plan: Value::Null,
-        seed: 1,
-        input: Value::Null,
-        graph: None,
-        flatten: None,
         parts,
-        report: Value::Null,
-        version: None,
+        ..Manifest::new("train", "random".to_owned(), (Value::Null, Value::Null), 1)
     }
 }
 

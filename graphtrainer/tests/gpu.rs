@@ -47,17 +47,15 @@ fn flatten(dir: &Path, shape: Shape) {
         output.commit_part(idx, part).unwrap();
     }
     let manifest = Manifest {
-        schema: 1,
-        stage: "flatten".to_owned(),
-        program: "test".to_owned(),
-        fingerprint: "of a test".to_owned(),
-        plan: Value::Null,
-        seed: 1,
-        input: Value::Null,
         graph: Some(graph.meta()),
         flatten: Some(meta),
         parts: output.parts(),
-        report: Value::Null,
+        ..Manifest::new(
+            "flatten",
+            "of a test".to_owned(),
+            (Value::Null, Value::Null),
+            1,
+        )
     };
     output.finish(&manifest).unwrap();
 }

@@ -40,18 +40,15 @@ fn flatten_graph(dir: &Path, graph: &Graph, layout: Layout) {
         output.commit_part(idx, part).unwrap();
     }
     let manifest = Manifest {
-        schema: 1,
-        stage: "flatten".to_owned(),
-        program: "test".to_owned(),
-        fingerprint: "of a test".to_owned(),
-        plan: serde_json::Value::Null,
-        seed: 1,
-        input: serde_json::Value::Null,
         graph: Some(graph.meta()),
         flatten: Some(meta),
         parts: output.parts(),
-        report: serde_json::Value::Null,
-        version: None,
+        ..Manifest::new(
+            "flatten",
+            "of a test".to_owned(),
+            (serde_json::Value::Null, serde_json::Value::Null),
+            1,
+        )
     };
     output.finish(&manifest).unwrap();
 }

@@ -7,7 +7,6 @@ use gnn::{
     Activation, Aggregator, Architecture, Decoder, Dense, LayerKind, Model, ModelFile, Norm, Task,
     Transform,
 };
-use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::xxh::file_checksum;
 use schemas::{
     Fanout, FileEntry, FlattenMeta, HopFanouts, LabelKind, LabelMeta, Labels, Layout, Manifest,
@@ -199,18 +198,13 @@ fn save(dir: &Path, model: &Model, file: &ModelFile) {
     };
     output.commit_part(0, part).unwrap();
     let manifest = Manifest {
-        schema: MANIFEST_SCHEMA,
-        stage: "train".to_owned(),
-        program: "test".to_owned(),
-        fingerprint: "model".to_owned(),
-        plan: json!(null),
-        seed: SEED,
-        input: json!(null),
-        graph: None,
-        flatten: None,
         parts: output.parts(),
-        report: json!(null),
-        version: None,
+        ..Manifest::new(
+            "train",
+            "model".to_owned(),
+            (json!(null), json!(null)),
+            SEED,
+        )
     };
     output.finish(&manifest).unwrap();
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::columns::{FeatureMeta, GraphMeta, LabelKind, UntypedMeta};
-use crate::dataset::{MANIFEST_SCHEMA, Opened};
+use crate::dataset::Opened;
 
 fn graph(label: Option<LabelMeta>) -> GraphMeta {
     GraphMeta::from(UntypedMeta {
@@ -19,18 +19,14 @@ fn graph(label: Option<LabelMeta>) -> GraphMeta {
 
 fn manifest(graph: GraphMeta, parts: Vec<PartEntry>) -> Manifest {
     Manifest {
-        schema: MANIFEST_SCHEMA,
-        stage: "infer".to_owned(),
-        program: "test".to_owned(),
-        fingerprint: "plan".to_owned(),
-        plan: serde_json::Value::Null,
-        seed: 0,
-        input: serde_json::Value::Null,
         graph: Some(graph),
-        flatten: None,
         parts,
-        report: serde_json::Value::Null,
-        version: None,
+        ..Manifest::new(
+            "infer",
+            "plan".to_owned(),
+            (serde_json::Value::Null, serde_json::Value::Null),
+            0,
+        )
     }
 }
 

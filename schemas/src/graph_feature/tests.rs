@@ -16,7 +16,7 @@ use super::{
     write_part,
 };
 use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, Split, UntypedMeta};
-use crate::dataset::{MANIFEST_SCHEMA, Manifest, Opened, Output, PartEntry, SplitCounts};
+use crate::dataset::{Manifest, Opened, Output, PartEntry, SplitCounts};
 use crate::error::ErrorKind;
 use crate::fanout::{Fanout, FlattenMeta, Layout, Sampling};
 use crate::ids::{IdType, Ids};
@@ -47,18 +47,15 @@ fn open(dir: &Path) -> Output {
 
 fn finish(output: Output, parts: Vec<PartEntry>, meta: &GraphMeta, flatten: &FlattenMeta) {
     let manifest = Manifest {
-        schema: MANIFEST_SCHEMA,
-        stage: "flatten".to_owned(),
-        program: "test".to_owned(),
-        fingerprint: "plan".to_owned(),
-        plan: serde_json::Value::Null,
-        seed: flatten.seed,
-        input: serde_json::Value::Null,
         graph: Some(meta.clone()),
         flatten: Some(flatten.clone()),
         parts,
-        report: serde_json::Value::Null,
-        version: None,
+        ..Manifest::new(
+            "flatten",
+            "plan".to_owned(),
+            (serde_json::Value::Null, serde_json::Value::Null),
+            flatten.seed,
+        )
     };
     output.finish(&manifest).unwrap();
 }

@@ -13,7 +13,7 @@ use super::{
     ParquetInput, Put, entries, is_dir, is_file, object, read, remove_dir_all, remove_empty_dir,
     rename, replace, size, write_whole,
 };
-use crate::dataset::{MANIFEST_SCHEMA, Manifest, Opened, Output, PartEntry, verify_checksums};
+use crate::dataset::{Manifest, Opened, Output, PartEntry, verify_checksums};
 use crate::error::{ErrorKind, SchemaError};
 
 fn dirs(test: &str) -> [PathBuf; 2] {
@@ -46,18 +46,13 @@ fn write_part(output: &Output, index: usize, bytes: &[u8]) {
 
 pub(crate) fn manifest(output: &Output, fingerprint: &str) -> Manifest {
     Manifest {
-        schema: MANIFEST_SCHEMA,
-        stage: "flatten".to_owned(),
-        program: "test".to_owned(),
-        fingerprint: fingerprint.to_owned(),
-        plan: serde_json::Value::Null,
-        seed: 0,
-        input: serde_json::Value::Null,
-        graph: None,
-        flatten: None,
         parts: output.parts(),
-        report: serde_json::Value::Null,
-        version: None,
+        ..Manifest::new(
+            "flatten",
+            fingerprint.to_owned(),
+            (serde_json::Value::Null, serde_json::Value::Null),
+            0,
+        )
     }
 }
 

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::path::Path;
 
-use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::{
     EmbeddingBatch, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter, Fanout, FeatureMeta,
     Features, FlattenMeta, GraphFeatureDataset, GraphShard, IdType, Ids, Labels, Layout, Manifest,
@@ -93,18 +92,15 @@ fn open(dir: &Path, stage: &str) -> Output {
 
 fn finish(output: Output, stage: &str, graph: GraphMeta, flatten: Option<FlattenMeta>) {
     let manifest = Manifest {
-        schema: MANIFEST_SCHEMA,
-        stage: stage.to_owned(),
-        program: "test".to_owned(),
-        fingerprint: "plan".to_owned(),
-        plan: serde_json::json!({ "hops": 1 }),
-        seed: 7,
-        input: serde_json::Value::Null,
         graph: Some(graph),
         flatten,
         parts: output.parts(),
-        report: serde_json::Value::Null,
-        version: None,
+        ..Manifest::new(
+            stage,
+            "plan".to_owned(),
+            (serde_json::json!({ "hops": 1 }), serde_json::Value::Null),
+            7,
+        )
     };
     output.finish(&manifest).unwrap();
 }
