@@ -47,7 +47,7 @@ impl After {
     pub fn nodes(&self) -> Vec<NodeIdx> {
         let all = (0..self.end()).map(NodeIdx::from_index);
         let mut nodes: Vec<NodeIdx> = all.filter(|&node| !self.is_removed(node)).collect();
-        nodes.sort_by_key(|&node| self.numbers.order(node));
+        self.sort(&mut nodes);
         nodes
     }
 
@@ -79,6 +79,14 @@ impl After {
     /// Lists the nodes that the parent has removed, added again or not.
     pub fn removed_before(&self) -> impl Iterator<Item = NodeIdx> {
         self.numbers.parent().removed()
+    }
+
+    /// Lists the nodes of the parent that are not there any more.
+    pub fn removed_now(&self) -> Vec<NodeIdx> {
+        let parent = self.numbers.parent();
+        let end = self.numbers.num_stored() + parent.added.len();
+        let of_parent = |node: &NodeIdx| node.index() < end && !parent.removed.contains(node);
+        self.overlay.removed().filter(of_parent).collect()
     }
 
     /// Returns what changes have made of the store.

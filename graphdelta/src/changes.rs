@@ -5,15 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::DeltaError;
+use crate::numbers::row_error;
 use schemas::{
-    ChangesSpec, ColumnMeta, EdgeRows, EdgesPlan, EdgesSpec, Features, GraphPlan, IdType, Ids,
-    InputSpec, NodesPlan, NodesSpec, Sampling, TablePath, TypePlan, WhereValue,
+    ChangesSpec, ColumnMeta, DELETE, EdgeRows, EdgesPlan, EdgesSpec, Features, GraphPlan, IdType,
+    Ids, InputSpec, NodesPlan, NodesSpec, OP, Sampling, TablePath, TypePlan, UPSERT, WhereValue,
 };
 
-/// Column that tells what a row does: `upsert` or `delete`.
-pub const OP: &str = "op";
-
-const OPS: [&str; 2] = ["upsert", "delete"];
+const OPS: [&str; 2] = [UPSERT, DELETE];
 
 /// The changes of one night, as their tables have them.
 #[derive(Clone, Debug, Default)]
@@ -92,9 +90,7 @@ impl Changes {
         }
         Ok(changes)
     }
-}
 
-impl Changes {
     /// Returns fingerprints of the tables.
     ///
     /// # Errors
@@ -144,12 +140,11 @@ fn without_op(all: impl Iterator<Item = u64>, mut known: [&[u64]; 2]) -> Option<
     })
 }
 
-fn not_an_op((file, row): (std::path::PathBuf, schemas::RowPlace)) -> DeltaError {
-    DeltaError::Row {
-        file,
-        row,
-        problem: format!("column `{OP}` is neither `upsert` nor `delete`"),
-    }
+fn not_an_op(place: (std::path::PathBuf, schemas::RowPlace)) -> DeltaError {
+    row_error(
+        place,
+        format!("column `{OP}` is neither `upsert` nor `delete`"),
+    )
 }
 
 fn read_nodes(
@@ -207,10 +202,9 @@ fn read_nodes(
         return Err(not_an_op(all.locate(row)));
     }
     let id_type = of_type.nodes.id_type();
-    upserts.ids = upserts.ids.cast(id_type).map_err(|at| DeltaError::Row {
-        file: all.locate(upserts.rows[at]).0,
-        row: all.locate(upserts.rows[at]).1,
-        problem: format!("id {} does not fit {id_type}", upserts.ids.display(at)),
+    upserts.ids = upserts.ids.cast(id_type).map_err(|at| {
+        let problem = format!("id {} does not fit {id_type}", upserts.ids.display(at));
+        row_error(all.locate(upserts.rows[at]), problem)
     })?;
     Ok(NodeChanges {
         type_idx,

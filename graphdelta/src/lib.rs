@@ -20,7 +20,7 @@ mod walk;
 mod work;
 
 pub use after::After;
-pub use changes::{Changes, OP};
+pub use changes::Changes;
 pub use error::DeltaError;
 pub use in_edges::{KeptEdge, KeptEdges};
 pub use numbers::{Night, Numbers};

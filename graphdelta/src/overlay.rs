@@ -88,11 +88,6 @@ fn narrow(at: usize) -> u32 {
 type Tables = [(&'static str, Vec<RecordBatch>); 5];
 
 impl Overlay {
-    /// Returns the number of added nodes, removed or not.
-    pub fn num_added(&self) -> usize {
-        self.added.len()
-    }
-
     /// Lists the removed nodes, ascending.
     pub fn removed(&self) -> impl Iterator<Item = NodeIdx> {
         self.removed.iter().copied()

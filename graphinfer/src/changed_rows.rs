@@ -8,7 +8,7 @@ use crate::InferError;
 use crate::config::{InferTargets, Method};
 use crate::graph::cut_blocks;
 use crate::hubs::{ReadColumns, Segmented, is_hub, num_segments};
-use crate::infer::check_model;
+use crate::infer::{Settings, check_model};
 use crate::kept_rows::KeptRows;
 use crate::layer::first_not_finite;
 use crate::locate::narrow;
@@ -48,10 +48,14 @@ struct Local {
 
 /// A model whose rows can be kept from version to version, and what its layers read.
 pub(crate) struct Layers {
+    /// With the defaults of the model's task.
+    pub(crate) plan: InferPlan,
     pub(crate) trained: TrainedModel,
     /// How many in-edges of a node each layer reads, from layer 1.
     pub(crate) limits: Vec<usize>,
     pub(crate) embedding_layer: usize,
+    /// The settings by which rows are computed.
+    pub(crate) plan_json: serde_json::Value,
 }
 
 /// Returns the in-edges and degrees that the layers of a model read.
@@ -66,29 +70,18 @@ pub fn reach_plan(plan: &InferPlan, store: &Store) -> Result<ReachPlan, InferErr
 impl Layers {
     /// Opens the model of a plan.
     pub(crate) fn open(plan: &InferPlan, store: &Store) -> Result<Self, InferError> {
-        let trained = Trained::open(plan)?;
-        let plan = &trained.record().completed(plan);
-        let Trained::Untyped(trained) = trained else {
-            return Err(InferError::FullRun("nodes have types"));
-        };
+        let (trained, plan) = open_kept(plan, store.meta().graph.types[0].features)?;
         if store.cluster().num_processes() > 1 {
             return Err(InferError::FullRun("the job runs in several processes"));
         }
-        let features = store.meta().graph.types[0].features;
-        refuse(
-            plan,
-            &trained,
-            matches!(features, FeatureMeta::Sparse { .. }),
-        )?;
-        let embedding_layer = trained.record.embedding_layer(plan)?;
-        let layers = match plan.reads_logits() {
-            true => trained.model.architecture().num_layers,
-            false => embedding_layer,
-        };
+        let trained = check_model(&plan, trained, store)?;
+        let settings = Settings::new(&plan, &trained, store)?;
         Ok(Self {
-            limits: trained.record.limits(layers, 0, plan.sampling),
-            trained: check_model(plan, *trained, store)?,
-            embedding_layer,
+            limits: settings.slices.iter().map(|slice| slice.limit).collect(),
+            embedding_layer: settings.embedding_layer,
+            plan_json: settings.plan_json,
+            trained,
+            plan,
         })
     }
 
@@ -113,13 +106,19 @@ fn degrees(arch: &Architecture) -> Degrees {
     }
 }
 
-/// Refuses a model or a plan whose rows cannot be kept.
-pub(crate) fn refuse(
+/// Opens the model of a plan for nodes with these features, and refuses it if its rows cannot be
+/// kept. Returns it with the plan that has the defaults of the model's task.
+pub(crate) fn open_kept(
     plan: &InferPlan,
-    trained: &TrainedModel,
-    is_sparse: bool,
-) -> Result<(), InferError> {
+    features: FeatureMeta,
+) -> Result<(TrainedModel, InferPlan), InferError> {
+    let opened = Trained::open(plan)?;
+    let plan = opened.record().completed(plan);
+    let Trained::Untyped(trained) = opened else {
+        return Err(InferError::FullRun("nodes have types"));
+    };
     let arch = trained.model.architecture();
+    let is_sparse = matches!(features, FeatureMeta::Sparse { .. });
     let problem = match () {
         () if plan.method != Method::Layers => "`infer.method` is \"neighborhoods\"",
         () if plan.targets != InferTargets::All => "`infer.targets` is a list",
@@ -131,7 +130,7 @@ pub(crate) fn refuse(
         () if arch.embedding_dim.is_some() => "the model has learnable rows of nodes",
         () if arch.layer == LayerKind::LightGcn => "lightgcn reads the rows of all layers",
         () if trained.record.shape.has_readout => "the model gives embeddings of graphs",
-        () => return Ok(()),
+        () => return Ok((*trained, plan)),
     };
     Err(InferError::FullRun(problem))
 }

@@ -32,6 +32,11 @@ pub(crate) fn vectors(
     vectors
 }
 
+/// Tells whether some columns are computed from logits.
+pub(crate) fn reads_logits(columns: &EmbeddingColumns) -> bool {
+    columns.prediction.is_some() || columns.vectors.len() > 1
+}
+
 /// Returns the columns that the plan writes.
 pub(crate) fn embedding_columns(
     plan: &InferPlan,

@@ -1,7 +1,7 @@
 //! The infer stage: computes embeddings from a store and a model, and commits them.
 
 use crate::InferError;
-use crate::changed_rows::{reach_plan, refuse};
+use crate::changed_rows::reach_plan;
 use crate::checkpoint::Checkpoint;
 use crate::compare::{Difference, Other};
 use crate::config::InferTargets;
@@ -76,7 +76,7 @@ fn infer_untyped(
         remove_left(plan, &of_rounds)?;
         return Ok(manifest);
     }
-    let versions = keep_versions(plan, trained, store)?;
+    let versions = keep_versions(plan, store)?;
     let other_slices = Slice::all(record.limits(layers, 0, plan.other_sampling()));
     // Everything that can fail because of the input comes before the output is opened.
     let graph = Graph::new(store, arch, &limits(plan, slices, &other_slices))?;
@@ -139,17 +139,21 @@ fn infer_untyped(
 }
 
 /// What a plan and a model decide before any work.
-struct Settings {
-    embedding_layer: usize,
+pub(crate) struct Settings {
+    pub(crate) embedding_layer: usize,
     /// The layers that are computed.
-    slices: Vec<Slice>,
+    pub(crate) slices: Vec<Slice>,
     list: Option<IdListPlan>,
-    plan_json: serde_json::Value,
+    pub(crate) plan_json: serde_json::Value,
     fingerprint: String,
 }
 
 impl Settings {
-    fn new(plan: &InferPlan, trained: &TrainedModel, store: &Store) -> Result<Self, InferError> {
+    pub(crate) fn new(
+        plan: &InferPlan,
+        trained: &TrainedModel,
+        store: &Store,
+    ) -> Result<Self, InferError> {
         let record = &trained.record;
         let embedding_layer = record.embedding_layer(plan)?;
         let layers = match plan.reads_logits() {
@@ -184,19 +188,13 @@ fn check_kept(plan: &InferPlan, fingerprint: &str) -> Result<(), InferError> {
 
 /// Locks the versions that are kept, and writes the out-edges that the next one needs; none if none
 /// is planned.
-fn keep_versions(
-    plan: &InferPlan,
-    trained: &TrainedModel,
-    store: &Store,
-) -> Result<Option<KeptVersions>, InferError> {
+fn keep_versions(plan: &InferPlan, store: &Store) -> Result<Option<KeptVersions>, InferError> {
     if !plan.keeps_rows {
         return Ok(None);
     }
-    let of_nodes = &store.meta().graph.types[0];
-    let is_sparse = matches!(of_nodes.features, FeatureMeta::Sparse { .. });
-    refuse(plan, trained, is_sparse)?;
+    let keep = reach_plan(plan, store)?.keep();
     let versions = KeptVersions::lock(&plan.work_dir)?;
-    versions.out_edges(store, &reach_plan(plan, store)?.keep())?;
+    versions.out_edges(store, &keep)?;
     Ok(Some(versions))
 }
 

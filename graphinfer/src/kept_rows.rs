@@ -1,8 +1,9 @@
 //! The rows of layers of a version, from which the next version is computed.
 
 use crate::InferError;
+use crate::locate::narrow;
 use crate::rows::RowRecord;
-use arrow::array::{ArrayRef, AsArray, Float32Array, UInt32Array};
+use arrow::array::{ArrayRef, AsArray, Float32Array, RecordBatch, UInt32Array};
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::{Float32Type, UInt32Type};
 use gnn::SharedRows;
@@ -12,6 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 use store::arrow_file::{self, append, bounds, map_batches};
 use store::{StoreCause, StoreError};
+
+/// What is wrong with a file that differs from its record.
+const CHANGED: &str = "it was changed since it was written";
 
 /// Rows of a batch of changed rows.
 const ROWS: usize = 1 << 13;
@@ -57,7 +61,7 @@ impl KeptRows {
             let rows = record.map(dir)?;
             if !record.is_intact(&rows) {
                 let path = dir.join(&record.name);
-                return Err(damaged(&path, "it was changed since it was written"));
+                return Err(damaged(&path, CHANGED));
             }
             Ok(LayerRows {
                 place: vec![Place::Stored; rows.rows()],
@@ -164,10 +168,7 @@ impl KeptRows {
     pub fn add(&mut self, dir: &Path, files: &[FileEntry]) -> Result<(), InferError> {
         for (at, entry) in files.iter().enumerate() {
             let path = dir.join(&entry.path);
-            if file_checksum(&path)? != entry.checksum {
-                return Err(damaged(&path, "it was changed since it was written"));
-            }
-            for batch in map_batches(&path)? {
+            for batch in map_checked(&path, entry)? {
                 let columns = || {
                     let nodes = batch.column_by_name("node")?;
                     let nodes = arrow_file::column::<UInt32Type>(nodes)?;
@@ -230,8 +231,12 @@ impl LayerRows {
     }
 }
 
-fn narrow(at: usize) -> u32 {
-    u32::try_from(at).expect("rows of versions are fewer than numbers")
+/// Maps a file that a version has kept, if it is as it was written.
+pub(crate) fn map_checked(path: &Path, entry: &FileEntry) -> Result<Vec<RecordBatch>, InferError> {
+    match file_checksum(path)? == entry.checksum {
+        true => Ok(map_batches(path)?),
+        false => Err(damaged(path, CHANGED)),
+    }
 }
 
 pub(crate) fn damaged(path: &Path, what: &str) -> InferError {

@@ -2,22 +2,21 @@
 //! of layers, and the nodes of each output.
 
 use crate::InferError;
-use crate::kept_rows::KeptRows;
+use crate::kept_rows::{KeptRows, damaged, map_checked};
 use crate::rows::RowRecord;
 use arrow::array::{ArrayRef, UInt32Array};
 use arrow::datatypes::UInt32Type;
 use graphdelta::{OutEdges, Overlay};
 use schemas::dataset::DirLock;
-use schemas::xxh::file_checksum;
 use schemas::{FileEntry, NodeIdx};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::Store;
-use store::arrow_file::{self, append, map_batches};
+use store::arrow_file::{self, append};
 
-/// Directory of all of it in the working directory.
+/// Name of the directory of kept versions in the working directory.
 pub(crate) const VERSIONS: &str = "versions";
 
 const RECORD: &str = "version.json";
@@ -62,7 +61,7 @@ pub(crate) struct OpenVersion {
 
 /// A new version.
 pub(crate) struct NewVersion<'a> {
-    pub(crate) plan: Value,
+    pub(crate) plan: &'a Value,
     pub(crate) earlier: Vec<String>,
     pub(crate) overlay: &'a Overlay,
     /// In-edges of a node that the overlay has at most.
@@ -179,7 +178,7 @@ impl KeptVersions {
         version.overlay.write(store, version.keep, &overlay)?;
         let record = VersionRecord {
             graph: store.meta().edges_fingerprint(),
-            plan: version.plan,
+            plan: version.plan.clone(),
             earlier: version.earlier,
             stored: Vec::new(),
             changed: version.rows.write(&dir, version.num_layers)?,
@@ -235,12 +234,9 @@ fn write_nodes(path: &Path, nodes: &[NodeIdx]) -> Result<FileEntry, InferError> 
 }
 
 fn read_nodes(path: &Path, entry: &FileEntry) -> Result<Vec<NodeIdx>, InferError> {
-    let damaged = || crate::kept_rows::damaged(path, "it was changed since it was written");
-    if file_checksum(path)? != entry.checksum {
-        return Err(damaged());
-    }
+    let damaged = || damaged(path, "a column is missing");
     let mut nodes = Vec::new();
-    for batch in map_batches(path)? {
+    for batch in map_checked(path, entry)? {
         let column = batch.column_by_name("node").ok_or_else(damaged)?;
         let numbers = arrow_file::column::<UInt32Type>(column).ok_or_else(damaged)?;
         nodes.extend_from_slice(NodeIdx::slice(&numbers));

@@ -3,7 +3,7 @@
 use crate::InferError;
 use crate::compare::{Difference, Other, Outcome};
 use crate::deliver::{OwnPart, SharedRound, ids_of, no_rows, run_among};
-use crate::embedding::vectors;
+use crate::embedding::{reads_logits, vectors};
 use crate::exchange::Crossing;
 use crate::layer::{Layer, LayerInput, Rounds};
 use crate::part::{Computed, Part, PartBuffers, Piece, in_turn, pieces, write_part};
@@ -251,8 +251,7 @@ impl PartsWriter<'_> {
 
     /// Computes logits, if the output contains predictions, logits or probabilities.
     fn logits(&self, rows: &Dense, head: &Head<'_>) -> Result<Option<Dense>, InferError> {
-        let is_read = self.columns.prediction.is_some() || self.columns.vectors.len() > 1;
-        if !is_read {
+        if !reads_logits(&self.columns) {
             return Ok(None);
         }
         Ok(Some(head.run(rows.clone())?))

@@ -2,14 +2,14 @@
 //! in the outputs of earlier versions.
 
 use crate::InferError;
-use crate::changed_rows::{Layers, compute, refuse};
-use crate::embedding::{embedding_columns, vectors};
-use crate::identity::{fingerprint, limit_json, plan_json};
+use crate::changed_rows::{Layers, compute, open_kept};
+use crate::embedding::{embedding_columns, reads_logits, vectors};
+use crate::identity::fingerprint;
 use crate::infer::finished;
 use crate::kept_rows::KeptRows;
 use crate::kept_versions::{KeptVersions, NewVersion, OpenVersion, find};
 use crate::layer::first_not_finite;
-use crate::model::Trained;
+use crate::model::TrainedModel;
 use crate::part::{Computed, write_part};
 use crate::plan::InferPlan;
 use crate::predict::labels;
@@ -18,12 +18,11 @@ use cluster::open_output;
 use gnn::{Dense, Head};
 use graphdelta::{After, Changes, Numbers, Overlay, Reach, ReachPlan, Work, reach};
 use schemas::{
-    ChangesSpec, Dangling, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter, Event,
-    FeatureMeta, GraphPlan, KeptOutput, Labels, Manifest, NodeIdx, Opened, Output, ParentOutput,
-    Progress, ReplacedRows, Sampling, VersionMeta, write_version_part,
+    ChangesSpec, Dangling, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter, Event, GraphPlan,
+    KeptOutput, Labels, Manifest, NodeIdx, Opened, Output, ParentOutput, Progress, ReplacedRows,
+    Sampling, VersionMeta, write_version_part,
 };
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::Store;
@@ -67,13 +66,13 @@ struct Parent {
 /// A version before its rows are computed.
 struct Prepared {
     layers: Layers,
-    plan_json: Value,
     parent: Parent,
+    /// Outputs of which the version keeps rows, unless it computes all.
+    kept: Vec<KeptOutput>,
     version: OpenVersion,
     reached: Reach,
     reach_plan: ReachPlan,
     after: After,
-    before: Before,
     decision: Decision,
 }
 
@@ -84,18 +83,14 @@ struct Prepared {
 /// If the parent is no finished output of inference, its rows are not kept, a table of changes
 /// cannot be read, or the rows of the model cannot be kept.
 pub fn check_version(plan: &InferPlan, input: VersionInput<'_>) -> Result<(), InferError> {
-    check_kept_model(plan, input.graph)?;
+    let trained = open_model(plan, input.graph)?;
     let parent = Parent::open(input.parent)?;
     if find(&plan.work_dir, &parent.manifest.fingerprint).is_none() {
         return Err(parent.is_not_kept(plan));
     }
-    let trained = Trained::open(plan)?;
-    let sampled = trained.record().sampled.as_ref();
+    let sampled = trained.record.sampled.as_ref();
     let sampling = sampled.map_or(Sampling::Uniform, |of| of.sampling);
-    for night in input.nights {
-        Changes::read(night, input.base, input.graph, sampling)?;
-    }
-    Ok(())
+    input.read(sampling).map(drop)
 }
 
 /// Checks that the rows of a model can be kept for later versions.
@@ -104,6 +99,11 @@ pub fn check_version(plan: &InferPlan, input: VersionInput<'_>) -> Result<(), In
 ///
 /// Says which property of the graph, the model or the plan prevents it.
 pub fn check_kept_model(plan: &InferPlan, graph: &GraphPlan) -> Result<(), InferError> {
+    open_model(plan, graph).map(drop)
+}
+
+/// Opens a model whose rows can be kept.
+fn open_model(plan: &InferPlan, graph: &GraphPlan) -> Result<TrainedModel, InferError> {
     if graph.is_typed() {
         return Err(InferError::FullRun("nodes have types"));
     }
@@ -113,15 +113,8 @@ pub fn check_kept_model(plan: &InferPlan, graph: &GraphPlan) -> Result<(), Infer
             "`dangling` is \"drop\", so a new node may have edges that were left out before",
         ));
     }
-    let Trained::Untyped(trained) = Trained::open(plan)? else {
-        return Err(InferError::FullRun("nodes have types"));
-    };
-    let features = graph.types[0].nodes.feature_meta();
-    refuse(
-        plan,
-        &trained,
-        matches!(features, FeatureMeta::Sparse { .. }),
-    )
+    let (trained, _) = open_kept(plan, graph.types[0].nodes.feature_meta())?;
+    Ok(trained)
 }
 
 /// Predicts what a version computes.
@@ -134,11 +127,12 @@ pub fn predict_version(
     store: &Store,
     input: VersionInput<'_>,
 ) -> Result<Decision, InferError> {
-    let plan = &Trained::open(plan)?.record().completed(plan);
     let layers = Layers::open(plan, store)?;
+    let parent = Parent::open(input.parent)?;
     let versions = KeptVersions::lock(&plan.work_dir)?;
-    let changes = read(&input, store)?;
-    Ok(Prepared::new(plan, layers, &versions, (store, input, changes))?.decision)
+    let changes = input.read(store.meta().sampling)?;
+    let prepared = Prepared::new(layers, parent, &versions, (store, input, changes))?;
+    Ok(prepared.decision)
 }
 
 /// Applies changes to the graph of the parent, computes the rows that they reach, commits them as a
@@ -158,11 +152,10 @@ pub fn infer_version(
     progress: &Progress,
 ) -> Result<Manifest, InferError> {
     store.cluster().set_phase("infer, its start");
-    let plan = &Trained::open(plan)?.record().completed(plan);
     let layers = Layers::open(plan, store)?;
     let parent = Parent::open(input.parent)?;
-    let changes = read(&input, store)?;
-    let mut identity = identity(plan, &layers)?;
+    let changes = input.read(store.meta().sampling)?;
+    let mut identity = layers.plan_json.clone();
     identity["changes"] = json!(fingerprints(&changes)?);
     identity["parent"] = json!(parent.manifest.fingerprint);
     if input.full {
@@ -174,47 +167,36 @@ pub fn infer_version(
         return Ok(manifest);
     }
     let versions = KeptVersions::lock(&plan.work_dir)?;
-    let prepared = Prepared::new(plan, layers, &versions, (store, input, changes))?;
-    prepared.check_kept(plan)?;
+    let prepared = Prepared::new(layers, parent, &versions, (store, input, changes))?;
+    prepared.check_kept()?;
     prepared.decision.report(progress);
     let opened = (&*plan.output, "infer", &*own);
     let output = match open_output::<InferError>(store.cluster(), opened, plan.fresh)? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
-    let input_json = json!({
-        "nodes": store.meta().input["nodes"],
-        "edges": store.meta().input["edges"],
-        "changes": identity["changes"],
-        "parent": identity["parent"],
-    });
+    let mut input_json = store.manifest_input();
+    for name in ["changes", "parent"] {
+        input_json[name] = identity[name].clone();
+    }
     let mut manifest = Manifest::new(
         "infer",
         own.clone(),
         (identity, input_json),
         store.meta().seed,
     );
-    prepared.write(plan, (&output, &versions), &mut manifest)?;
+    prepared.write(&output, &versions, &mut manifest)?;
     output.finish(&manifest)?;
     Ok(manifest)
 }
 
-/// Returns the settings by which rows are computed.
-fn identity(plan: &InferPlan, layers: &Layers) -> Result<Value, InferError> {
-    let record = &layers.trained.record;
-    let limits = layers
-        .limits
-        .iter()
-        .map(|&limit| limit_json(limit))
-        .collect();
-    Ok(plan_json(record.settings(plan)?, record, (limits, None)))
-}
-
-fn read(input: &VersionInput<'_>, store: &Store) -> Result<Vec<Changes>, InferError> {
-    let sampling = store.meta().sampling;
-    let nights = input.nights.iter();
-    let read = nights.map(|night| Changes::read(night, input.base, input.graph, sampling));
-    Ok(read.collect::<Result<_, _>>()?)
+impl VersionInput<'_> {
+    /// Reads the tables of changes.
+    fn read(&self, sampling: Sampling) -> Result<Vec<Changes>, InferError> {
+        let nights = self.nights.iter();
+        let read = nights.map(|night| Changes::read(night, self.base, self.graph, sampling));
+        Ok(read.collect::<Result<_, _>>()?)
+    }
 }
 
 fn fingerprints(changes: &[Changes]) -> Result<Vec<Value>, InferError> {
@@ -313,16 +295,14 @@ impl Decision {
 impl Prepared {
     /// Applies the changes and finds what they reach.
     fn new(
-        plan: &InferPlan,
         layers: Layers,
+        parent: Parent,
         versions: &KeptVersions,
         (store, input, changes): (&Store, VersionInput<'_>, Vec<Changes>),
     ) -> Result<Self, InferError> {
-        let parent = Parent::open(input.parent)?;
-        let plan_json = identity(plan, &layers)?;
         let name = parent.manifest.fingerprint.clone();
         let version = versions.open(&name)?;
-        let version = version.ok_or_else(|| parent.is_not_kept(plan))?;
+        let version = version.ok_or_else(|| parent.is_not_kept(&layers.plan))?;
         if version.record.graph != store.meta().edges_fingerprint() {
             return Err(parent.problem(
                 "is of another graph: the tables of [input], `seed` or the sampling have changed \
@@ -345,7 +325,6 @@ impl Prepared {
             }
         };
         let out = versions.out_edges(store, &keep)?;
-        let before = Before::of(store, &overlay);
         let mut numbers = Numbers::of(store, input.graph, overlay)?;
         let nights = changes.into_iter().map(|night| numbers.apply(night));
         let nights = nights.collect::<Result<Vec<_>, _>>()?;
@@ -353,7 +332,7 @@ impl Prepared {
         let (reached, of_version) = reach(&numbers, nights, &out, &reach_plan)?;
         let why = match () {
             () if input.full => Some("--full is given"),
-            () if version.record.plan != plan_json => {
+            () if version.record.plan != layers.plan_json => {
                 Some("the model or a key of [infer] is another than the parent's")
             }
             () => None,
@@ -365,9 +344,8 @@ impl Prepared {
         Ok(Self {
             decision: Decision::new(why.map(str::to_owned), work),
             after: After::new(&numbers, of_version)?,
-            before,
+            kept: VersionMeta::kept_by_child(&layers.plan.output, &parent.dir, &parent.manifest),
             layers,
-            plan_json,
             parent,
             version,
             reached,
@@ -377,20 +355,19 @@ impl Prepared {
 
     /// Checks that the kept rows are those of the outputs of which the parent keeps rows, and that
     /// the version replaces none of these outputs.
-    fn check_kept(&self, plan: &InferPlan) -> Result<(), InferError> {
-        let (dir, manifest) = (&self.parent.dir, &self.parent.manifest);
-        let kept = VersionMeta::kept_by_child(&plan.output, dir, manifest);
+    fn check_kept(&self) -> Result<(), InferError> {
+        let output = &self.layers.plan.output;
         let earlier = self.version.record.earlier.iter();
-        let expected = earlier.chain([&manifest.fingerprint]);
-        if !expected.eq(kept.iter().map(|of| &of.fingerprint)) {
+        let expected = earlier.chain([&self.parent.manifest.fingerprint]);
+        if !expected.eq(self.kept.iter().map(|of| &of.fingerprint)) {
             let problem = "was computed again since its rows were kept; start with a run without a \
                            parent";
             return Err(self.parent.problem(problem.to_owned()));
         }
-        if kept.iter().any(|of| of.is_at(&plan.output)) {
+        if self.kept.iter().any(|of| of.is_at(output)) {
             return Err(InferError::Key {
                 key: "infer.output",
-                value: plan.output.display().to_string(),
+                value: output.display().to_string(),
                 allowed: "the parent keeps rows of this output; name another one".to_owned(),
             });
         }
@@ -401,15 +378,16 @@ impl Prepared {
     /// completes the manifest.
     fn write(
         self,
-        plan: &InferPlan,
-        (output, versions): (&Output, &KeptVersions),
+        output: &Output,
+        versions: &KeptVersions,
         manifest: &mut Manifest,
     ) -> Result<(), InferError> {
+        let plan = &self.layers.plan;
         let threads = Threads::new(self.after.store().cluster().num_threads())?;
         let OpenVersion {
             rows: before,
             nodes,
-            record,
+            ..
         } = self.version;
         let is_full = self.decision.full.is_some();
         let parent = (!is_full).then_some((&self.reached, before));
@@ -436,11 +414,9 @@ impl Prepared {
         writer.write_parts(&written, &threads)?;
         let kept = match is_full {
             true => Vec::new(),
-            false => {
-                VersionMeta::kept_by_child(&plan.output, &self.parent.dir, &self.parent.manifest)
-            }
+            false => self.kept,
         };
-        let mut deleted = self.before.removed_by(after);
+        let mut deleted = after.removed_now();
         after.sort(&mut deleted);
         let num_parts = writer.num_parts(&written);
         if !is_full && output.committed(num_parts).is_none() {
@@ -450,12 +426,9 @@ impl Prepared {
             let part = write_version_part(output, &replaced, (&ids, &writer.columns))?;
             output.commit_part(num_parts, part)?;
         }
-        let mut earlier = record.earlier;
-        earlier.push(self.parent.manifest.fingerprint.clone());
-        earlier.truncate(if is_full { 0 } else { earlier.len() });
         let new = NewVersion {
-            plan: self.plan_json,
-            earlier,
+            plan: &self.layers.plan_json,
+            earlier: kept.iter().map(|of| of.fingerprint.clone()).collect(),
             overlay: after.overlay(),
             keep: &self.reach_plan.keep(),
             rows: &rows,
@@ -475,29 +448,6 @@ impl Prepared {
             deletes: deleted.len() as u64,
         });
         Ok(())
-    }
-}
-
-/// The nodes of the parent.
-struct Before {
-    /// Their numbers are below it.
-    end: usize,
-    removed: BTreeSet<NodeIdx>,
-}
-
-impl Before {
-    fn of(store: &Store, overlay: &Overlay) -> Self {
-        Self {
-            end: store.placement().num_nodes() + overlay.num_added(),
-            removed: overlay.removed().collect(),
-        }
-    }
-
-    /// Lists the nodes of the parent that are not there after the changes.
-    fn removed_by(&self, after: &After) -> Vec<NodeIdx> {
-        let all = after.overlay().removed();
-        let known = all.filter(|node| node.index() < self.end);
-        known.filter(|node| !self.removed.contains(node)).collect()
     }
 }
 
@@ -599,9 +549,10 @@ impl VersionWriter<'_> {
                 .copied()
                 .collect(),
         };
-        let is_read = self.columns.prediction.is_some() || self.columns.vectors.len() > 1;
         let last = self.layers.limits.len();
-        let logits = is_read.then(|| head.run(dense(last))).transpose()?;
+        let logits = reads_logits(&self.columns)
+            .then(|| head.run(dense(last)))
+            .transpose()?;
         let unfit = logits.as_ref().and_then(|of| first_not_finite(&of.values));
         if let (Some(at), Some(logits)) = (unfit, &logits) {
             return Err(InferError::NotFinite {

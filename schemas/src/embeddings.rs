@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::as_given;
 use crate::columns::{LabelMeta, Labels};
+use crate::config::OP;
 use crate::dataset::{
     CHANGES, FileEntry, Manifest, Output, PartEntry, REPLACED, part_name, read_manifest,
     verify_sizes,
@@ -141,7 +142,7 @@ impl EmbeddingsWriter {
         columns: &EmbeddingColumns,
     ) -> Result<Self> {
         let mut fields = vec![Field::new("id", columns.id_type.data_type(), false)];
-        let op = Field::new(version::OP, DataType::Utf8, false);
+        let op = Field::new(OP, DataType::Utf8, false);
         fields.extend(columns.are_changes.then_some(op));
         if let Some(passed) = &columns.passed {
             fields.extend_from_slice(passed.fields());

@@ -157,10 +157,10 @@ pub use columns::{
     LabelMeta, Labels, NO_CLASS, PairsMeta, RelationMeta, Split, SplitMeta, TypeMeta, UntypedMeta,
 };
 pub use config::{
-    CATEGORIES_MAX, CLASSES_MAX, ChangesSpec, ColumnKind, ColumnSpec, Dangling, EdgesSpec, Exclude,
-    FromEdges, GRAPH, GraphsSpec, IN_GRAPH, InputSpec, NodesSpec, NumericLabel, ONE_HOT, PairsSpec,
-    RowsWhere, SPARSE_WIDTH_MAX, SparseSpec, SplitShares, SplitSpec, SplitValues, TablePath,
-    Transform, WalksSpec, WhereValue, describe_where,
+    CATEGORIES_MAX, CLASSES_MAX, ChangesSpec, ColumnKind, ColumnSpec, DELETE, Dangling, EdgesSpec,
+    Exclude, FromEdges, GRAPH, GraphsSpec, IN_GRAPH, InputSpec, NodesSpec, NumericLabel, ONE_HOT,
+    OP, PairsSpec, RowsWhere, SPARSE_WIDTH_MAX, SparseSpec, SplitShares, SplitSpec, SplitValues,
+    TablePath, Transform, UPSERT, WalksSpec, WhereValue, describe_where,
 };
 pub use dataset::{
     FileEntry, KeptOutput, Manifest, Opened, Output, ParentOutput, PartEntry, PartFile,

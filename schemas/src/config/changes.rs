@@ -6,6 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use super::TablePath;
 
+/// Column that tells what a row of changes does.
+pub const OP: &str = "op";
+
+/// What `op` says of a row that adds or replaces.
+pub const UPSERT: &str = "upsert";
+
+/// What `op` says of a row that removes.
+pub const DELETE: &str = "delete";
+
 /// Tables of the changes of one night, by the type or relation of the table that they change; the
 /// name is empty if nodes have no types.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

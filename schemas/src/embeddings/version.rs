@@ -12,20 +12,12 @@ use half::f16;
 
 use super::{EmbeddingColumns, Precision, SCHEMA_KEY, invalid};
 use crate::as_given;
+use crate::config::{DELETE, OP, UPSERT};
 use crate::dataset::{DELETES, FileEntry, Output, PartEntry, REPLACED, VERSION};
 use crate::error::Result;
 use crate::ids::Ids;
 use crate::parquet_file::{TABLE_SCHEMA, TableReader};
 use crate::table_writer::{Column, Strings, TableWriter};
-
-/// Column that tells what a row of `changes/` does.
-pub(super) const OP: &str = "op";
-
-/// What `op` says of a written row.
-const UPSERT: &str = "upsert";
-
-/// What `op` says of a removed node.
-const DELETE: &str = "delete";
 
 /// Rows of a batch.
 const ROWS: usize = 1 << 16;
