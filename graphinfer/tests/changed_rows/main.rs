@@ -33,7 +33,18 @@ struct Case {
     /// Of two layers; `usize::MAX` is all.
     fanouts: [usize; 2],
     seed: u64,
-    has_hub: bool,
+    hub: Hub,
+}
+
+/// What happens to a node with many in-edges.
+#[derive(Clone, Copy, PartialEq)]
+enum Hub {
+    /// There is none.
+    None,
+    /// It appears and vanishes.
+    Changing,
+    /// It stays as it is. Each night adds a node without edges, which moves its segments.
+    Moving,
 }
 
 /// What a chain of versions has met.
@@ -82,7 +93,7 @@ impl Case {
     /// Draws the first tables; a hub has many parallel edges.
     fn draw(&self, shape: &Shape, draw: &mut Draw) -> Snapshot {
         let mut snapshot = shape.draw(draw);
-        if self.has_hub {
+        if self.hub != Hub::None {
             let ids: Vec<i64> = snapshot.nodes[0].keys().copied().collect();
             let edges = (0..HUB_EDGES + 200).map(|_| Edge {
                 src: draw.of(&ids),
@@ -100,8 +111,16 @@ impl Case {
         (shape, now, version): (&Shape, &Snapshot, usize),
         draw: &mut Draw,
     ) -> NightTables {
+        if self.hub == Hub::Moving {
+            // Its id comes first, so all other nodes move among the ids.
+            let new = (-i64::try_from(version).unwrap(), Some(1.0));
+            return NightTables {
+                nodes: vec![vec![new]],
+                edges: vec![Vec::new()],
+            };
+        }
         let mut tables = NightTables::draw(shape, now, draw);
-        if self.has_hub && version % 2 == 1 {
+        if self.hub == Hub::Changing && version % 2 == 1 {
             let removed = |id: &i64| tables.nodes[0].contains(&(*id, None));
             let mut ids = now.nodes[0].keys().filter(|id| !removed(id));
             let hub = *ids.next().unwrap();
@@ -236,7 +255,7 @@ fn models() -> Vec<Value> {
     ]
 }
 
-fn check_models(seed: u64, samplings: &[Sampling], fanouts: [usize; 2], has_hub: bool) -> Met {
+fn check_models(seed: u64, samplings: &[Sampling], fanouts: [usize; 2], hub: Hub) -> Met {
     let mut met = Met::default();
     for (at, model) in (0..).zip(models()) {
         for (nth, &sampling) in (0..).zip(samplings) {
@@ -246,7 +265,7 @@ fn check_models(seed: u64, samplings: &[Sampling], fanouts: [usize; 2], has_hub:
                 sampling,
                 fanouts,
                 seed: seed + 10 * at + nth,
-                has_hub,
+                hub,
             };
             check(&case, &mut met);
         }
@@ -258,25 +277,32 @@ const SAMPLINGS: [Sampling; 3] = [Sampling::Uniform, Sampling::Weighted, Samplin
 
 #[test]
 fn sampled_rows_have_the_bits_of_a_full_run() {
-    let met = check_models(1000, &SAMPLINGS, [3, 2], false);
+    let met = check_models(1000, &SAMPLINGS, [3, 2], Hub::None);
     assert!(met.computed < met.all && met.kept > 0, "{met:?}");
 }
 
 #[test]
 fn rows_of_all_in_edges_have_the_bits_of_a_full_run() {
-    let met = check_models(2000, &[Sampling::Uniform; 2], [usize::MAX; 2], false);
+    let met = check_models(2000, &[Sampling::Uniform; 2], [usize::MAX; 2], Hub::None);
     assert!(met.computed < met.all && met.kept > 0, "{met:?}");
 }
 
 #[test]
 fn hubs_that_appear_and_vanish_have_the_bits_of_a_full_run() {
-    let met = check_models(3000, &[Sampling::Uniform], [usize::MAX; 2], true);
+    let met = check_models(3000, &[Sampling::Uniform], [usize::MAX; 2], Hub::Changing);
     assert!(met.hubs_appeared > 2 && met.hubs_vanished > 2, "{met:?}");
 }
 
 /// The second layer reads a sample, in which rows of hubs differ after the first layer.
 #[test]
 fn hubs_of_the_first_layer_alone_have_the_bits_of_a_full_run() {
-    let met = check_models(4000, &[Sampling::Uniform], [3, usize::MAX], true);
+    let met = check_models(4000, &[Sampling::Uniform], [3, usize::MAX], Hub::Changing);
     assert!(met.hubs_appeared > 2 && met.hubs_vanished > 2, "{met:?}");
+}
+
+/// Nothing but segments of a hub differs, in the first layer; the second reads a sample.
+#[test]
+fn hubs_whose_segments_move_have_the_bits_of_a_full_run() {
+    let met = check_models(5000, &[Sampling::Uniform], [3, usize::MAX], Hub::Moving);
+    assert!(met.computed > 0 && met.kept > 0, "{met:?}");
 }
