@@ -275,6 +275,51 @@ fn lightgcn_is_trained_inferred_and_resumed() {
     }
 }
 
+/// The parts of val and test pairs have all nodes, and no train pair, which is no candidate either.
+#[test]
+fn training_ranks_pairs_as_score_does() {
+    let bench = shop();
+    let shares = "share = { train = 0.6, val = 0.2, test = 0.2 }";
+    let job = Job::of_text(LIGHT)
+        .with("share = { train = 1.0 }", shares)
+        .with(
+            "epochs = 3",
+            "epochs = 30\npatience = 4\nmonitor = \"recall@20\"",
+        )
+        .and("[score]\noutput = \"out/scores\"\nevaluate = true\ncutoffs = [20]");
+    bench.run(&job, &[]).ok();
+    let read = |file: &str| -> Value {
+        serde_json::from_slice(&std::fs::read(bench.path(file)).unwrap()).unwrap()
+    };
+    let trained = read("out/model/evaluation.json");
+    let ranked = read("out/scores/ranking.json");
+    for split in ["val", "test"] {
+        let of_score = &ranked["splits"][split]["at"][0];
+        let of_training = &trained["splits"][split]["metrics"];
+        for name in ["recall", "ndcg"] {
+            let wanted = of_score[name].as_f64().unwrap();
+            let got = of_training[format!("{name}@20")].as_f64().unwrap();
+            assert!(
+                (got - wanted).abs() < 1e-9,
+                "{split} {name}: {got}, {wanted}"
+            );
+        }
+    }
+    let epochs = String::from_utf8(model_file(&bench, "epochs.jsonl")).unwrap();
+    let recall = |line| -> f64 {
+        let line: Value = serde_json::from_str(line).unwrap();
+        line["val"]["recall@20"].as_f64().unwrap()
+    };
+    let recall: Vec<f64> = epochs.lines().map(recall).collect();
+    assert!((5..30).contains(&recall.len()), "{recall:?}");
+    let before = recall[..recall.len() - 4].iter().copied();
+    let last = recall[recall.len() - 4..].iter().copied();
+    assert!(
+        before.fold(0.0, f64::max) >= last.fold(0.0, f64::max),
+        "{recall:?}"
+    );
+}
+
 #[test]
 fn a_pair_does_not_leak_into_its_embeddings() {
     let bench = Bench::empty();

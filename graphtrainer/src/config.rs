@@ -127,8 +127,9 @@ pub struct TrainSpec {
     pub patience: Option<u64>,
     /// Metric on the val split that chooses the best epoch: `accuracy`, `micro_f1`, `macro_f1`,
     /// `auc`, `loss`, `r2`, `mae` or `rmse`, if the labels allow it; with pairs `mrr`, `hits@1`,
-    /// `hits@10`, `hits@50`, `ndcg@10`, `ndcg@50`, `auc`, `average_precision` or `loss`. Default:
-    /// `accuracy` for classes, `micro_f1` for several labels, `loss` for numbers, `mrr` for pairs.
+    /// `hits@10`, `hits@50`, `ndcg@10`, `ndcg@50`, `auc`, `average_precision` or `loss`, and
+    /// `recall@20` or `ndcg@20` where pairs are ranked among all nodes. Default: `accuracy` for
+    /// classes, `micro_f1` for several labels, `loss` for numbers, `mrr` for pairs.
     pub monitor: Option<Metric>,
     /// The loss, which must fit the labels: `cross_entropy` for classes, `binary_cross_entropy` for
     /// several labels, `mean_squared_error` for numbers. Default: the one that fits. With pairs

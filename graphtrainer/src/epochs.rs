@@ -17,12 +17,15 @@ use crate::epoch_report::EpochReport;
 use crate::evaluate::Evaluator;
 use crate::metric::{Metric, Metrics};
 use crate::order::training_order;
-use crate::peers::{Leader, LedTraining};
+use crate::peers::{Leader, LedTraining, Team};
 use crate::prepare::{Prepared, tensors};
 use crate::server::{MemoryServer, Optimizer, ParameterServer, ServerState, Settings};
 use crate::supply::{Busy, PipelineStage, Supply};
 use crate::worker::{EpochShare, Workers};
 use crate::{TrainError, TrainPlan};
+
+/// The workers, the parameter server, and the followers if there are some that evaluate.
+type Trainers<'a> = (&'a Workers, &'a dyn ParameterServer, Option<&'a Team<'a>>);
 
 /// A running training.
 pub(crate) struct Training<'a> {
@@ -95,7 +98,7 @@ impl Training<'_> {
                 done,
                 epoch_steps: order.num_batches(),
             };
-            self.epochs(prepared, (&workers, &server), val)
+            self.epochs(prepared, (&workers, &server, None), val)
         })
     }
 
@@ -117,8 +120,8 @@ impl Training<'_> {
             begin: self.begin(),
         };
         let state = self.state.server.clone();
-        leader.train(&training, state, |workers, server| {
-            self.epochs(prepared, (workers, server), val)
+        leader.train(&training, state, |workers, server, team| {
+            self.epochs(prepared, (workers, server, team), val)
         })
     }
 
@@ -126,11 +129,11 @@ impl Training<'_> {
     fn epochs(
         &mut self,
         prepared: &Prepared,
-        (workers, server): (&Workers, &dyn ParameterServer),
+        trainers: Trainers<'_>,
         val: &mut Evaluator<'_>,
     ) -> Result<(), TrainError> {
         while !self.is_over() {
-            self.epoch(prepared, (workers, server), val)?;
+            self.epoch(prepared, trainers, val)?;
         }
         Ok(())
     }
@@ -145,7 +148,7 @@ impl Training<'_> {
     fn epoch(
         &mut self,
         prepared: &Prepared,
-        (workers, server): (&Workers, &dyn ParameterServer),
+        (workers, server, team): Trainers<'_>,
         val: &mut Evaluator<'_>,
     ) -> Result<(), TrainError> {
         let start = Instant::now();
@@ -162,7 +165,7 @@ impl Training<'_> {
         } = self.plan.result;
         if epoch.is_multiple_of(evaluate_every) || epoch == epochs {
             let tables = prepared.trained_tables(&self.state.server.tables);
-            metrics = val.evaluate(&self.model, &tables)?;
+            metrics = val.evaluate((&self.model, &tables), team, false)?.finish();
             self.judge(&metrics)?;
         }
         // JSON has only finite numbers.

@@ -76,7 +76,7 @@ pub(crate) fn fit_with(
     source: &Source,
     checkpoint: Option<PathBuf>,
     progress: &Progress,
-    leader: Option<&mut Leader<'_>>,
+    mut leader: Option<&mut Leader<'_>>,
 ) -> Result<Trained, TrainError> {
     let prepared = prepare(plan, source)?;
     let mut notes = Vec::from_iter(leader.as_ref().and_then(|leader| leader.note(plan)));
@@ -93,9 +93,11 @@ pub(crate) fn fit_with(
         vectoriser: &vectoriser,
         busy: &busy,
     };
-    let keep_bytes = plan.part_cache_bytes();
-    let batch_size = plan.result.batch_size;
-    let mut val = Evaluator::new(supply, Split::Val, batch_size, keep_bytes);
+    let cluster = leader
+        .as_ref()
+        .and_then(|leader| leader.evaluates(&prepared));
+    let evaluator = |split| Evaluator::of_plan(supply, split, plan, cluster);
+    let mut val = evaluator(Split::Val);
     let mut training = Training {
         plan,
         checkpoint,
@@ -112,7 +114,8 @@ pub(crate) fn fit_with(
         vectoriser: &of_training,
         ..supply
     };
-    training.run(&prepared, training_supply, &mut val, leader)?;
+    leader.iter_mut().try_for_each(|of| of.wait_until_ready())?;
+    training.run(&prepared, training_supply, &mut val, leader.as_deref_mut())?;
     let Training {
         state,
         mut model,
@@ -123,13 +126,13 @@ pub(crate) fn fit_with(
     model.set_flat(&best.parameters);
     model.set_buffers(&best.buffers);
     let embeddings = prepared.trained_tables(&best.tables);
-    let train = Evaluator::new(supply, Split::Train, batch_size, 0);
-    let test = Evaluator::new(supply, Split::Test, batch_size, 0);
+    let (train, test) = (evaluator(Split::Train), evaluator(Split::Test));
     let evaluators = [("train", train), ("val", val), ("test", test)];
+    let team = leader.and_then(|leader| leader.team(&prepared));
     let scores = assess(
         evaluators,
         (&model, &embeddings),
-        label_names(&source.graph),
+        (label_names(&source.graph), team.as_ref()),
         &mut notes,
     )?;
     notes.extend(notes_of(source, monitor));

@@ -119,6 +119,7 @@ mod epoch_report;
 mod epochs;
 mod error;
 mod evaluate;
+mod exact;
 mod fetch;
 mod fit;
 mod id_index;

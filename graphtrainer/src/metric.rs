@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 mod pairs;
 
+use crate::exact;
+use crate::ranking::{Query, Ranks, report};
 use pairs::PairEvaluation;
 
 /// A metric: training monitors one to choose its best epoch, and reports list all.
@@ -52,7 +54,18 @@ pub enum Metric {
     /// As [`Metric::Ndcg10`], 0 beyond rank 50.
     #[serde(rename = "ndcg@50")]
     Ndcg50,
+    /// Mean over queries of the share of their pairs among the best 20 nodes. Only where pairs are
+    /// ranked among all nodes.
+    #[serde(rename = "recall@20")]
+    Recall20,
+    /// Mean over queries of the normalised discounted gain of the best 20 nodes. Only where pairs
+    /// are ranked among all nodes.
+    #[serde(rename = "ndcg@20")]
+    Ndcg20,
 }
+
+/// The cutoff of [`Metric::Recall20`] and [`Metric::Ndcg20`].
+const RANKED_CUTOFF: u32 = 20;
 
 impl Metric {
     /// Returns the name used in job files, reports and `model.json`.
@@ -73,6 +86,8 @@ impl Metric {
             Self::AveragePrecision => "average_precision",
             Self::Ndcg10 => "ndcg@10",
             Self::Ndcg50 => "ndcg@50",
+            Self::Recall20 => "recall@20",
+            Self::Ndcg20 => "ndcg@20",
         }
     }
 
@@ -108,6 +123,9 @@ impl Metric {
             ],
         }
     }
+
+    /// The metrics of pairs that are ranked among all nodes.
+    pub const OF_RANKING: [Self; 2] = [Self::Recall20, Self::Ndcg20];
 }
 
 /// Values of every metric that is defined, by [`Metric::name`].
@@ -117,23 +135,55 @@ pub type Metrics = BTreeMap<String, f64>;
 ///
 /// Accuracy and F1 need counts only. AUC needs every score: 8 bytes per target for two classes,
 /// `8 * out_dim` per target for a multi-label task.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Evaluation {
     task: Task,
     out_dim: usize,
     num_targets: u64,
+    #[serde(with = "exact")]
     loss_sum: f64,
     true_positive: Vec<u64>,
     false_positive: Vec<u64>,
     false_negative: Vec<u64>,
     /// Targets by class and predicted class, if asked for.
+    #[serde(with = "entries")]
     confusion: Option<BTreeMap<(usize, usize), u64>>,
     /// Scores and truths by output, for AUC.
+    #[serde(with = "exact")]
     scores: Vec<Vec<(f32, bool)>>,
-    /// Sums of label, label^2, |error| and error^2, and the number of values.
+    /// Sums of label, label^2, |error| and error^2.
+    #[serde(with = "exact")]
     regression: [f64; 4],
     num_values: u64,
     pairs: PairEvaluation,
+    ranked: RankSums,
+}
+
+/// Sums over the queries that were ranked among all nodes.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct RankSums {
+    num_queries: u64,
+    recall: f64,
+    ndcg: f64,
+}
+
+/// A map whose keys are no strings, as JSON: a list of its entries.
+mod entries {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    type Map = Option<BTreeMap<(usize, usize), u64>>;
+
+    pub(super) fn serialize<S: Serializer>(map: &Map, to: S) -> Result<S::Ok, S::Error> {
+        let entries = map.as_ref().map(|map| map.iter().collect::<Vec<_>>());
+        entries.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Map, D::Error> {
+        let entries = Option::<Vec<((usize, usize), u64)>>::deserialize(from)?;
+        Ok(entries.map(|entries| entries.into_iter().collect()))
+    }
 }
 
 impl Evaluation {
@@ -157,6 +207,7 @@ impl Evaluation {
             regression: [0.0; 4],
             num_values: 0,
             pairs: PairEvaluation::default(),
+            ranked: RankSums::default(),
         }
     }
 
@@ -165,6 +216,35 @@ impl Evaluation {
     pub fn with_confusion(mut self) -> Self {
         self.confusion = Some(BTreeMap::new());
         self
+    }
+
+    /// Adds an evaluation of other targets. Sums depend on the order in which evaluations are added.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.num_targets += other.num_targets;
+        self.loss_sum += other.loss_sum;
+        for (counts, more) in [
+            (&mut self.true_positive, other.true_positive),
+            (&mut self.false_positive, other.false_positive),
+            (&mut self.false_negative, other.false_negative),
+        ] {
+            counts.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
+        }
+        if let (Some(confusion), Some(more)) = (&mut self.confusion, other.confusion) {
+            for (pair, count) in more {
+                *confusion.entry(pair).or_default() += count;
+            }
+        }
+        for (scores, more) in self.scores.iter_mut().zip(other.scores) {
+            scores.extend(more);
+        }
+        for (sum, more) in self.regression.iter_mut().zip(other.regression) {
+            *sum += more;
+        }
+        self.num_values += other.num_values;
+        self.pairs.append(other.pairs);
+        self.ranked.num_queries += other.ranked.num_queries;
+        self.ranked.recall += other.ranked.recall;
+        self.ranked.ndcg += other.ranked.ndcg;
     }
 
     /// Adds the predictions of one batch.
@@ -210,6 +290,15 @@ impl Evaluation {
                 false => self.pairs.add_absent(of_pair[0]),
             }
         }
+    }
+
+    /// Adds queries that were ranked among `num_items` nodes.
+    pub(crate) fn add_ranks(&mut self, queries: &[Query], ranks: &[Ranks], num_items: usize) {
+        let means = report(queries, ranks, num_items, &[RANKED_CUTOFF]);
+        let num_queries = means.num_queries as f64;
+        self.ranked.num_queries += means.num_queries;
+        self.ranked.recall += num_queries * means.at[0].recall;
+        self.ranked.ndcg += num_queries * means.at[0].ndcg;
     }
 
     /// Returns the mean number of candidates that a pair was ranked among; none without pairs.
@@ -296,13 +385,20 @@ impl Evaluation {
         if self.num_targets == 0 {
             return Metrics::new();
         }
-        Metric::of_task(self.task, self.out_dim)
-            .iter()
+        let all = Metric::of_task(self.task, self.out_dim).iter();
+        all.chain(&Metric::OF_RANKING)
             .filter_map(|&metric| Some((metric.name().to_owned(), self.value(metric)?)))
             .collect()
     }
 
     fn value(&mut self, metric: Metric) -> Option<f64> {
+        let ranked = |sum: f64| sum / self.ranked.num_queries as f64;
+        match metric {
+            Metric::Recall20 | Metric::Ndcg20 if self.ranked.num_queries == 0 => return None,
+            Metric::Recall20 => return Some(ranked(self.ranked.recall)),
+            Metric::Ndcg20 => return Some(ranked(self.ranked.ndcg)),
+            _ => {}
+        }
         if matches!(self.task, Task::Links(_)) && metric != Metric::Loss {
             return self.pairs.value(metric);
         }
@@ -336,7 +432,9 @@ impl Evaluation {
             | Metric::Hits50
             | Metric::Ndcg10
             | Metric::Ndcg50
-            | Metric::AveragePrecision => return None,
+            | Metric::AveragePrecision
+            | Metric::Recall20
+            | Metric::Ndcg20 => return None,
         })
     }
 

@@ -56,6 +56,8 @@ pub(crate) struct Order {
     batch_size: usize,
     /// Targets that one worker computes together: sections of a segment. None: any cut will do.
     section: Option<usize>,
+    /// Whether a batch has targets of one part alone.
+    is_cut_at_parts: bool,
 }
 
 impl Order {
@@ -67,6 +69,15 @@ impl Order {
             seed,
             batch_size,
             section: None,
+            is_cut_at_parts: false,
+        }
+    }
+
+    /// Cuts batches at the ends of parts, too.
+    pub(crate) fn cut_at_parts(self, is_cut_at_parts: bool) -> Self {
+        Self {
+            is_cut_at_parts,
+            ..self
         }
     }
 
@@ -149,7 +160,8 @@ impl Order {
                 });
                 room -= end - start;
                 start = end;
-                if room == 0 {
+                let is_end = self.is_cut_at_parts && start == self.counts[part];
+                if room == 0 || is_end {
                     batches.push(std::mem::take(&mut batch));
                     room = self.batch_size;
                 }
@@ -279,6 +291,18 @@ mod tests {
         assert_ne!(first(&order(1), 0), first(&order(1), 1));
         assert_ne!(first(&order(1), 0), first(&order(2), 0));
         assert_ne!(step_seed(1, 2, 3), step_seed(1, 3, 2));
+    }
+
+    #[test]
+    fn batches_can_end_with_their_part() {
+        let order = Order::new(vec![5, 0, 4, 1], 3, 4).cut_at_parts(true);
+        let stored = order.as_stored();
+        let parts = stored.iter().map(|of| match &of.segments[..] {
+            [one] => (one.part, one.range.clone()),
+            more => panic!("{more:?}"),
+        });
+        let expected = [(0, 0..4), (0, 4..5), (2, 0..4), (3, 0..1)];
+        assert_eq!(parts.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use gnn::kernel::Partitioning;
 use gnn::typed::{Schema, TypedKind};
 use gnn::{Architecture, ParameterInfo, Task, Transform};
-use schemas::{FeatureMeta, GraphMeta, LabelKind, Split};
+use schemas::{FeatureMeta, GraphMeta, LabelKind, PairsMeta, Split};
 
 use crate::any_model::{AnyArchitecture, AnyModel, schema_of};
 use crate::batch::BlockOptions;
@@ -481,10 +481,21 @@ impl<'a> Checks<'a> {
     }
 
     fn monitor(&self, arch: &AnyArchitecture) -> Result<Metric, TrainError> {
-        let allowed = Metric::of_task(arch.task(), arch.out_dim());
+        let mut allowed = Metric::of_task(arch.task(), arch.out_dim()).to_vec();
+        let shares = |pairs: &PairsMeta| self.plan.shares_blocks(pairs.exclude);
+        let pairs = self.graph.pairs.as_ref().filter(|pairs| shares(pairs));
+        if pairs.is_some_and(|pairs| pairs.from != pairs.to) {
+            allowed.extend(Metric::OF_RANKING);
+        }
         match self.plan.result.monitor {
             None => Ok(allowed[0]),
             Some(monitor) if allowed.contains(&monitor) => Ok(monitor),
+            Some(monitor) if Metric::OF_RANKING.contains(&monitor) => {
+                let problem = "pairs are ranked among all nodes by `model = \"lightgcn\"` with \
+                               `negatives = { all = true }`, `exclude` \"all\" or \"none\" and ends \
+                               of two types; monitor another metric";
+                Err(self.unfit("monitor", monitor.name(), problem.to_owned()))
+            }
             Some(monitor) => {
                 let names: Vec<_> = allowed.iter().map(|metric| metric.name()).collect();
                 let targets = match arch.task() {

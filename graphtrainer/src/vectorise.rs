@@ -10,7 +10,7 @@ use crate::any_model::{AnyBlocks, AnyModel};
 use crate::batch::{BlockOptions, Layers, Piece, Place, features_of, layers_of, layers_of_roots};
 use crate::convert;
 use crate::learnable::{BatchRows, LearnableType};
-use crate::link::{LinkBatches, SharedTargets};
+use crate::link::{LinkBatches, RankedPart, SharedTargets};
 use crate::memory::{BLOCK_EDGE_BYTES, BLOCK_NODE_BYTES, DENSE_PER_SPARSE};
 use crate::source::{Part, PartKey};
 
@@ -27,17 +27,20 @@ pub(crate) struct Batch {
     pub(crate) counts: Counts,
     /// By embedding table; their input is not in `blocks`.
     pub(crate) learnable: Arc<Vec<BatchRows>>,
+    /// The targets of the part, if its pairs are ranked among them.
+    pub(crate) ranked: Option<Arc<RankedPart>>,
 }
 
 /// Blocks of all targets of a part, which several batches share.
 #[derive(Debug)]
 struct SharedBlocks {
     key: PartKey,
-    targets: SharedTargets,
+    targets: Arc<SharedTargets>,
     blocks: Arc<AnyBlocks>,
     learnable: Arc<Vec<BatchRows>>,
     /// Dst nodes of the last block, by type.
     num_dst: Vec<usize>,
+    ranked: Option<Arc<RankedPart>>,
 }
 
 /// The shared blocks that were made last.
@@ -107,6 +110,7 @@ impl Vectoriser {
                 num_targets: num_targets(chosen),
                 counts: chosen.counts,
                 learnable: Arc::clone(&shared.learnable),
+                ranked: shared.ranked.clone(),
             });
         }
         let (layers, pairs) = match &self.links {
@@ -120,6 +124,7 @@ impl Vectoriser {
             num_targets: num_targets(chosen),
             counts: chosen.counts,
             learnable: Arc::new(learnable),
+            ranked: None,
         })
     }
 
@@ -141,17 +146,20 @@ impl Vectoriser {
         if let Some(known) = last.as_ref().filter(|known| known.key == *key) {
             return Ok(Some(Arc::clone(known)));
         }
-        let targets = SharedTargets::of(part, self.schema.types.len());
+        let targets = Arc::new(SharedTargets::of(part, self.schema.types.len()));
         let start = (targets.roots().to_vec(), None);
         let layers = layers_of_roots(pieces, &self.schema, start, &self.options);
         let num_dst = num_dst(&layers);
         let (blocks, learnable) = self.blocks(chosen, pieces, layers)?;
+        let links = self.links.as_ref().filter(|links| links.ranks());
+        let ranked = links.map(|links| Arc::new(links.ranked(&targets, &num_dst)));
         let made = Arc::new(SharedBlocks {
             key: *key,
             targets,
             blocks: Arc::new(blocks),
             learnable: Arc::new(learnable),
             num_dst,
+            ranked,
         });
         *last = Some(Arc::clone(&made));
         Ok(Some(made))
@@ -414,6 +422,7 @@ mod tests {
             num_targets: one.num_targets,
             counts: one.counts,
             learnable: Arc::clone(&one.learnable),
+            ranked: None,
         };
         assert_eq!(other.bytes_after(Some(&one)), 4 * one.num_targets);
         assert_eq!(other.bytes_after(None), one.bytes());

@@ -6,9 +6,11 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use gnn::Mode;
 use schemas::Ids;
+use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 use crate::any_model::AnyModel;
+use crate::exact;
 use crate::learnable::{gradients, pulled_input};
 use crate::order::{Order, step_seed};
 use crate::server::{Consistency, GradientFormat, ParameterServer, Pushed};
@@ -40,10 +42,12 @@ pub(crate) struct Task {
 }
 
 /// The sums of a worker's steps in an epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct EpochShare {
+    #[serde(with = "exact")]
     pub(crate) loss_sum: f64,
     /// Total weight of its targets in the mean.
+    #[serde(with = "exact")]
     pub(crate) count: f64,
 }
 

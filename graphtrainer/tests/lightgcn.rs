@@ -4,7 +4,8 @@
 
 mod random;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -270,6 +271,83 @@ fn the_first_loss_is_that_of_plain_sums() {
     }
 }
 
+/// Recall@20 and NDCG@20 of a split, by sorting all nodes for each src node of a part.
+fn twin_ranking(trained: &Trained, num_parts: usize, split: Split) -> [f64; 2] {
+    let graph = graph();
+    let start = (0..graph.ids.len()).map(|of| {
+        let nodes: Vec<u32> = (0..u32::try_from(graph.ids[of].len()).unwrap()).collect();
+        let ids = graph.ids_of(of, &nodes);
+        let row = |at| {
+            let row = trained.embeddings[of].row(&ids, at);
+            std::array::from_fn(|column| row[column].into())
+        };
+        (0..ids.len()).map(row).collect()
+    });
+    let rows = propagated(&graph, &start.collect::<Vec<_>>());
+    let pairs = pairs(&graph);
+    let before: &[Split] = match split {
+        Split::Val => &[Split::Train],
+        Split::Test => &[Split::Train, Split::Val],
+        _ => &[],
+    };
+    let (mut sums, mut num_queries) = ([0.0; 2], 0.0);
+    for part in 0..num_parts {
+        for src in (0..rows[ENDS.0].len()).map(Row::from_index) {
+            let linked = |here: std::iter::StepBy<Range<usize>>, of: &[Split]| -> BTreeSet<usize> {
+                let own = here.filter(|&at| pairs.src[at] == src && of.contains(&pairs.split[at]));
+                own.map(|at| pairs.dst[at].index()).collect()
+            };
+            let wanted = linked((part..pairs.len()).step_by(num_parts), &[split]);
+            let known = linked((0..pairs.len()).step_by(1), before);
+            if wanted.is_empty() {
+                continue;
+            }
+            let score = |dst: usize| -> f64 {
+                let ends = rows[ENDS.0][src.index()].iter().zip(rows[ENDS.1][dst]);
+                ends.map(|(a, b)| a * b).sum()
+            };
+            let all = 0..rows[ENDS.1].len();
+            let all = all.filter(|dst| wanted.contains(dst) || !known.contains(dst));
+            let mut all: Vec<(f64, usize)> = all.map(|dst| (-score(dst), dst)).collect();
+            all.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let gain = |at: usize| 1.0 / (at as f64 + 2.0).log2();
+            let found = all.iter().take(20).enumerate();
+            let found = found.filter(|(_, (_, dst))| wanted.contains(dst));
+            let found: Vec<usize> = found.map(|(at, _)| at).collect();
+            let best: f64 = (0..wanted.len().min(20)).map(gain).sum();
+            sums[0] += found.len() as f64 / wanted.len() as f64;
+            sums[1] += found.into_iter().map(gain).sum::<f64>() / best;
+            num_queries += 1.0;
+        }
+    }
+    sums.map(|sum| sum / num_queries)
+}
+
+#[test]
+fn pairs_are_ranked_among_all_nodes() {
+    // 1024 targets of evaluation are more than a part has, so batches must end with their part.
+    for num_parts in [1, 3] {
+        let source = source_of_parts(num_parts, Exclude::None, |_| {});
+        let keys = "epochs = 4\nbatch_size = 20\nlearning_rate = 0.05\nmonitor = \"recall@20\"";
+        let trained = run(&source, &table(keys));
+        for split in [Split::Train, Split::Val, Split::Test] {
+            let names = ["recall@20", "ndcg@20"].map(|name| format!("{}_{name}", split.as_str()));
+            let wanted = twin_ranking(&trained, num_parts, split);
+            for (name, plain) in names.iter().zip(wanted) {
+                let got = trained.metrics[name];
+                assert!(got > 0.0 && got < 1.0, "{num_parts} parts, {name}: {got}");
+                let is_close = (got - plain).abs() < 1e-9;
+                assert!(is_close, "{num_parts} parts, {name}: {got}, not {plain}");
+            }
+        }
+        let recall = |epoch: usize| trained.history[epoch].val["recall@20"];
+        let best = (0..4).map(recall).fold(0.0, f64::max);
+        let of_best = usize::try_from(trained.best_epoch).unwrap() - 1;
+        assert_eq!(recall(of_best), best);
+        assert_eq!(trained.metrics["val_recall@20"], best);
+    }
+}
+
 /// With `exclude = "batch"` each batch has blocks of its own; here no edges are left out of them.
 #[test]
 fn shared_blocks_give_the_result_of_blocks_for_each_batch() {
@@ -282,8 +360,8 @@ fn shared_blocks_give_the_result_of_blocks_for_each_batch() {
         assert!(apart < WORKERS_TOLERANCE, "{by}: {apart}");
         // Val and test pairs may have nodes that only shared blocks have read.
         let of_train = |(name, _): &(&String, &f64)| name.starts_with("train");
-        for (name, value) in shared.metrics.iter().filter(of_train) {
-            assert!((value - own.metrics[name]).abs() < 1e-4, "{by}: {name}");
+        for (name, value) in own.metrics.iter().filter(of_train) {
+            assert!((value - shared.metrics[name]).abs() < 1e-4, "{by}: {name}");
         }
         let of_all = run(&source(Exclude::All), &table);
         assert_eq!(distance(&shared, &of_all), 0.0, "{by}");
@@ -382,18 +460,20 @@ fn it_learns_which_nodes_are_linked() {
     assert!(auc > 0.8, "AUC {auc}");
 }
 
+/// Trains with a table that does not fit, and checks the error.
+fn check(widths: &[(&str, usize)], keys: &str, source: &Source, expected: &str) {
+    let table = format!("model = \"lightgcn\"\nepochs = 1\n{keys}");
+    let fitted = plan_with(&table, widths).and_then(|plan| fit(&plan, source, None, &silent()));
+    let error = fitted
+        .map(|trained| trained.best_epoch)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains(expected), "`{error}` lacks `{expected}`");
+    assert!(!error.contains('\n'), "{error}");
+}
+
 #[test]
 fn what_does_not_fit_is_named() {
-    let check = |widths: &[(&str, usize)], keys: &str, source: &Source, expected: &str| {
-        let table = format!("model = \"lightgcn\"\nepochs = 1\n{keys}");
-        let fitted = plan_with(&table, widths).and_then(|plan| fit(&plan, source, None, &silent()));
-        let error = fitted
-            .map(|trained| trained.best_epoch)
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains(expected), "`{error}` lacks `{expected}`");
-        assert!(!error.contains('\n'), "{error}");
-    };
     let (source_of, all) = (source(Exclude::None), "negatives = { all = true }");
     let widths = "hidden = [8, 8]";
     check(
@@ -437,6 +517,10 @@ fn what_does_not_fit_is_named() {
         (
             "embedding_weight_decay = -1.0",
             "`train.embedding_weight_decay` is -1",
+        ),
+        (
+            "monitor = \"recall@20\"",
+            "`train.monitor` = \"recall@20\": pairs are ranked among all nodes by `model = ",
         ),
     ] {
         check(&WIDTHS, &format!("{widths}\n{key}"), &source_of, expected);

@@ -10,12 +10,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use graphtrainer::scores::EvaluationFile;
-use graphtrainer::{TrainContext, TrainError, TrainSpec, train};
+use graphtrainer::{TrainContext, TrainError, TrainPlan, TrainSpec, train, train_among};
+use random::processes::in_processes;
 use random::{Graph, Shape, flatten_meta};
 use schemas::progress::Progress;
 use schemas::{
-    ErrorKind, Fanout, FlattenMeta, Layout, Manifest, Opened, Output, Sampling, read_manifest,
-    write_part,
+    ErrorKind, Fanout, FlattenMeta, Labels, Layout, Manifest, Opened, Output, Sampling,
+    read_manifest, write_part,
 };
 
 const FANOUTS: [Fanout; 2] = [Fanout::Count(4), Fanout::Count(3)];
@@ -54,7 +55,12 @@ fn flatten_graph(dir: &Path, graph: &Graph, layout: Layout) {
 }
 
 fn run(dir: &Path, table: &str, fresh: bool, progress: &Progress) -> Result<Manifest, TrainError> {
-    let spec: TrainSpec = toml::from_str(&format!("output = \"model\"\n{table}")).unwrap();
+    let plan = plan_of(dir, &format!("output = \"model\"\n{table}"), fresh)?;
+    train(&plan, progress)
+}
+
+fn plan_of(dir: &Path, table: &str, fresh: bool) -> Result<TrainPlan, TrainError> {
+    let spec: TrainSpec = toml::from_str(table).unwrap();
     let ctx = TrainContext {
         input: Some("features".into()),
         job_seed: 3,
@@ -63,7 +69,7 @@ fn run(dir: &Path, table: &str, fresh: bool, progress: &Progress) -> Result<Mani
         base: dir.to_owned(),
         fresh,
     };
-    train(&spec.into_plan(ctx)?, progress)
+    spec.into_plan(ctx)
 }
 
 fn silent() -> Progress {
@@ -170,6 +176,63 @@ fn every_epoch_is_a_line_and_a_kill_changes_none() {
         assert!(catch_unwind(AssertUnwindSafe(killed)).is_err());
         run(dir.path(), &table, false, &silent()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), whole, "{epoch}");
+    }
+}
+
+/// Val and test each have two batches of evaluation, train has three.
+#[test]
+fn processes_evaluate_as_one_does() {
+    let shape = Shape {
+        num_nodes: 6000,
+        num_edges: 6000,
+        num_classes: 2,
+        ..Shape::default()
+    };
+    let classes = Graph::new(shape, 4);
+    let (rows, width) = (classes.ids.len(), 3);
+    let of_labels = |labels: Labels| Graph {
+        labels,
+        ..classes.clone()
+    };
+    let several = Labels::Multi {
+        width,
+        values: (0..rows * width).map(|at| (at % 5 / 3) as f32).collect(),
+        present: vec![true; rows],
+    };
+    let numbers = Labels::Number((0..rows).map(|at| (at % 7) as f32).collect());
+    let graphs = [of_labels(several), of_labels(numbers), classes];
+    for (graph, metric) in graphs.iter().zip(["auc", "r2", "auc"]) {
+        let dir = tempfile::tempdir().unwrap();
+        flatten_graph(&dir.path().join("features"), graph, Layout::Shards);
+        let table = |output: &str| {
+            format!(
+                "output = \"{output}\"\nmodel = \"gcn\"\nhidden = [8]\nepochs = 3\nbatch_size = 500\n\
+                 workers = 2\n"
+            )
+        };
+        let plan = |output: &str| plan_of(dir.path(), &table(output), false).unwrap();
+        train(&plan("one"), &silent()).unwrap();
+        for processes in [2, 3, 5] {
+            let output = format!("{processes}");
+            in_processes(processes, |cluster| {
+                train_among(&plan(&output), cluster, &silent()).unwrap()
+            });
+            for file in ["epochs.jsonl", "evaluation.json", "model.safetensors"] {
+                let read = |of: &str| fs::read(dir.path().join(of).join(file)).unwrap();
+                assert!(
+                    read(&output) == read("one"),
+                    "{processes} processes, {file}"
+                );
+            }
+        }
+        let written = EvaluationFile::read(&dir.path().join("one"))
+            .unwrap()
+            .unwrap();
+        assert!(
+            written.splits["val"].metrics.contains_key(metric),
+            "{metric}"
+        );
+        assert_eq!(written.splits["test"].num_targets, 1500);
     }
 }
 

@@ -6,17 +6,16 @@ mod random;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use cluster::{Cluster, ClusterPlan, Secret};
+use cluster::Cluster;
 use graphtrainer::{
     AnyModelFile, Source, TrainContext, TrainError, TrainPlan, TrainSpec, Trained, fit,
     load_any_with, train, train_among,
 };
+use random::processes::in_processes;
 use random::typed::{TypedGraph, TypedShape, typed_flatten_meta};
 use schemas::progress::Progress;
 use schemas::{
@@ -260,22 +259,6 @@ fn both_layouts_train_a_model_that_comes_back_from_its_files() {
     assert_eq!(weights[0], weights[1]);
 }
 
-/// Joins a process, which is a thread of this test, to a job of two processes.
-fn join(hosts: &[String], process: usize) -> Cluster {
-    Cluster::join(ClusterPlan {
-        hosts: hosts.to_vec(),
-        process,
-        bind: None,
-        threads: 1,
-        secret: Secret::new(b"the secret of the job").unwrap(),
-        build: "of a test".to_owned(),
-        job: "of a test".to_owned(),
-        start_timeout: Duration::from_secs(60),
-        on_end: Arc::new(|_| {}),
-    })
-    .unwrap()
-}
-
 #[test]
 fn several_processes_train_the_model_of_one() {
     let graph = graph();
@@ -299,17 +282,9 @@ fn several_processes_train_the_model_of_one() {
             spec.into_plan(ctx).unwrap()
         };
         train(&plan_to("one"), &silent()).unwrap();
-        let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-        let hosts = listeners.map(|listener| listener.local_addr().unwrap().to_string());
-        std::thread::scope(|scope| {
-            let run = |process: usize| {
-                let (hosts, plan) = (&hosts, plan_to("many"));
-                move || train_among(&plan, &join(hosts, process), &silent()).unwrap()
-            };
-            let follower = scope.spawn(run(1));
-            let manifest = run(0)();
-            assert_eq!(follower.join().unwrap(), manifest);
-        });
+        let run = |cluster: &Cluster| train_among(&plan_to("many"), cluster, &silent()).unwrap();
+        let manifests = in_processes(2, run);
+        assert_eq!(manifests[0], manifests[1]);
         assert_eq!(model("many"), model("one"), "{model_keys}");
     }
 }

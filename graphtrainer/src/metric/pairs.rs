@@ -2,7 +2,10 @@
 
 use std::cmp::Ordering;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Metric, auc};
+use crate::exact;
 use crate::ranking::gain;
 
 /// Collects the scores of pairs and of their negatives.
@@ -11,13 +14,14 @@ use crate::ranking::gain;
 /// score, plus half the number of those with an equal score: the mean rank of ties. AUC and average
 /// precision compare each pair with its first negative, and with the pairs that are known not to
 /// exist; they need 16 bytes for each pair.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct PairEvaluation {
     num_pairs: u64,
     num_candidates: u64,
     reciprocal_sum: f64,
     hits: [u64; HITS.len()],
     gains: [f64; GAINS.len()],
+    #[serde(with = "exact")]
     scores: Vec<(f32, bool)>,
 }
 
@@ -63,6 +67,20 @@ impl PairEvaluation {
         self.scores.push((score, true));
         self.scores
             .extend(negatives.first().map(|&negative| (negative, false)));
+    }
+
+    /// Adds an evaluation of other pairs.
+    pub(super) fn append(&mut self, other: Self) {
+        self.num_pairs += other.num_pairs;
+        self.num_candidates += other.num_candidates;
+        self.reciprocal_sum += other.reciprocal_sum;
+        for (hits, more) in self.hits.iter_mut().zip(other.hits) {
+            *hits += more;
+        }
+        for (gains, more) in self.gains.iter_mut().zip(other.gains) {
+            *gains += more;
+        }
+        self.scores.extend(other.scores);
     }
 
     /// Adds a pair that is known not to exist.

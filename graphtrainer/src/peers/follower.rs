@@ -8,6 +8,7 @@ use cluster::Cluster;
 use schemas::threads::spawn_scoped;
 use schemas::{Manifest, read_manifest};
 
+use super::evaluation::OwnShare;
 use super::{
     Command, Connections, Control, Failure, LineSender, Report, StopReading, process_of, receive,
 };
@@ -63,19 +64,31 @@ pub(crate) fn follow(plan: &TrainPlan, cluster: &Cluster) -> Result<Manifest, Tr
         }
     };
     leader.sender.send(&Report::Ready);
-    match next_command(leader)? {
-        Command::Begin { epoch, done_steps } => {
-            let work = FollowerWork {
-                plan,
-                cluster,
-                source: &source,
-                prepared: &prepared,
-                begin: (epoch, done_steps),
-            };
-            work.run(&mut connections)
+    let vectoriser = prepared.vectoriser(false);
+    let supply = Supply {
+        source: &source,
+        vectoriser: &vectoriser,
+        busy: &Busy::default(),
+    };
+    let mut evaluation = OwnShare::new(plan, cluster, (&prepared, supply));
+    loop {
+        match next_command(&mut connections.control[0])? {
+            Command::Begin { epoch, done_steps } => {
+                let mut work = FollowerWork {
+                    plan,
+                    cluster,
+                    source: &source,
+                    prepared: &prepared,
+                    begin: (epoch, done_steps),
+                    evaluation,
+                };
+                return work.run(&mut connections);
+            }
+            // All epochs were done before.
+            Command::Evaluate(command) => evaluation.run(command)?,
+            Command::Done(manifest) => return Ok(*manifest),
+            _ => return Err(unexpected()),
         }
-        Command::Done(manifest) => Ok(*manifest),
-        _ => Err(unexpected()),
     }
 }
 
@@ -125,11 +138,12 @@ struct FollowerWork<'a> {
     prepared: &'a Prepared,
     /// The epoch that it begins in, and its finished steps.
     begin: (u64, usize),
+    evaluation: OwnShare<'a>,
 }
 
 impl FollowerWork<'_> {
     /// Serves the shards and runs the workers of this process.
-    fn run(&self, connections: &mut Connections) -> Result<Manifest, TrainError> {
+    fn run(&mut self, connections: &mut Connections) -> Result<Manifest, TrainError> {
         let result = &self.plan.result;
         let _own_shards = connections.serve()?;
         let specs = tensors(self.prepared.model.parameters(), &self.prepared.decays);
@@ -189,7 +203,7 @@ impl FollowerWork<'_> {
 
     /// Passes tasks to the workers and reports their outcomes, until the leader ends the training.
     fn obey(
-        &self,
+        &mut self,
         events: &Receiver<Event>,
         tasks: &BTreeMap<usize, Sender<Task>>,
         leader: &LineSender,
@@ -207,7 +221,7 @@ impl FollowerWork<'_> {
                     let task = Task {
                         epoch,
                         steps,
-                        share: share.into(),
+                        share,
                     };
                     // A worker that has ended has already reported the reason.
                     tasks.get(&worker).map(|own| own.send(task).ok());
@@ -217,6 +231,7 @@ impl FollowerWork<'_> {
                     self.cluster
                         .set_phase(&format!("train, epoch {}/{epochs}", epoch + 1));
                 }
+                Event::Commanded(Ok(Command::Evaluate(asked))) => self.evaluation.run(asked)?,
                 Event::Commanded(Ok(Command::Done(manifest))) => return Ok(*manifest),
                 Event::Commanded(command) => {
                     let error = match command {
@@ -228,7 +243,7 @@ impl FollowerWork<'_> {
                 }
                 Event::Ended(worker, Ok(share)) => leader.send(&Report::Ran {
                     worker,
-                    share: share.into(),
+                    share,
                     busy_ns: busy.take_ns(),
                 }),
                 Event::Ended(worker, Err(error)) => {

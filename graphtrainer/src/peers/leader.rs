@@ -9,7 +9,7 @@ use cluster::Cluster;
 use schemas::Manifest;
 use schemas::threads::spawn_scoped;
 
-use super::{Command, Connections, LineSender, Report, StopReading, process_of, receive};
+use super::{Command, Connections, LineSender, Report, StopReading, Team, process_of, receive};
 use crate::crew::Crew;
 use crate::order::Order;
 use crate::prepare::Prepared;
@@ -75,6 +75,18 @@ impl<'a> Leader<'a> {
         });
     }
 
+    /// Returns the processes that evaluate a model; none if the leader evaluates it alone.
+    pub(crate) fn evaluates(&self, prepared: &Prepared) -> Option<&'a Cluster> {
+        self.team(prepared).map(|_| self.cluster)
+    }
+
+    /// Returns the followers that evaluate a model with the leader, if they do.
+    pub(crate) fn team(&self, prepared: &Prepared) -> Option<Team<'_>> {
+        let control = self.connections.control.iter();
+        let senders = control.map(|control| &control.sender).collect();
+        Team::new(self.cluster, senders, prepared)
+    }
+
     fn send_all(&self, command: &Command) {
         for control in &self.connections.control {
             control.sender.send(command);
@@ -94,13 +106,13 @@ impl<'a> Leader<'a> {
         })
     }
 
-    /// Calls `run` with the workers of all processes and their common parameter server, which
-    /// starts from `state`.
+    /// Calls `run` with the workers of all processes, their common parameter server, which starts
+    /// from `state`, and the followers if they can evaluate the model.
     pub(crate) fn train<T>(
         &mut self,
         of: &LedTraining<'_>,
         state: ServerState,
-        run: impl FnOnce(&Workers, &dyn ParameterServer) -> Result<T, TrainError>,
+        run: impl FnOnce(&Workers, &dyn ParameterServer, Option<&Team<'_>>) -> Result<T, TrainError>,
     ) -> Result<T, TrainError> {
         let result = &of.plan.result;
         let (_own_shards, server) = self.begin(of, state)?;
@@ -169,19 +181,19 @@ impl<'a> Leader<'a> {
                 done,
                 epoch_steps: of.order.num_batches(),
             };
-            run(&workers, &server)
+            let team = Team::new(self.cluster, senders, of.prepared);
+            run(&workers, &server, team.as_ref())
         });
         self.cluster.set_phase("train, its end");
         ended
     }
 
-    /// Starts the shards of all processes from `state`, after all have prepared their workers.
+    /// Starts the shards of all processes from `state`.
     fn begin(
         &mut self,
         of: &LedTraining<'_>,
         state: ServerState,
     ) -> Result<(Vec<GrpcServer>, GrpcClient), TrainError> {
-        self.wait_until_ready()?;
         let (epoch, done_steps) = of.begin;
         let own_shards = self.connections.serve()?;
         self.send_all(&Command::Begin { epoch, done_steps });
@@ -195,7 +207,7 @@ impl<'a> Leader<'a> {
     }
 
     /// Waits until all followers have prepared their workers.
-    fn wait_until_ready(&mut self) -> Result<(), TrainError> {
+    pub(crate) fn wait_until_ready(&mut self) -> Result<(), TrainError> {
         self.cluster.set_phase("train, its start");
         for control in &mut self.connections.control {
             match control.receive()? {
@@ -249,7 +261,7 @@ fn send_steps(sender: &LineSender, worker: usize, task: Task) {
         worker,
         epoch,
         steps,
-        share: share.into(),
+        share,
     });
 }
 
@@ -274,7 +286,7 @@ impl Follower<'_> {
                     busy_ns,
                 }) => {
                     self.busy.add_ns(busy_ns);
-                    (worker, Ok(share.into()))
+                    (worker, Ok(share))
                 }
                 Ok(Report::Failed { worker, failure }) => {
                     // The follower may have lost its own connection to the shards.

@@ -2,10 +2,11 @@
 //!
 //! Roles follow from the numbers alone. Each process has a range of the `workers` workers, and
 //! shard s of the parameter server is in process s mod P. Process 0 is the *leader* ([`Leader`]):
-//! it alone reads the checkpoint, evaluates, decides when to stop and writes the output. The other
+//! it alone reads the checkpoint, decides when to stop and writes the output. The other
 //! processes are *followers* ([`follow`]). The leader sends commands to each follower and receives
 //! reports, as lines of JSON on one connection ([`Command`], [`Report`]). Parameters and gradients
-//! pass between workers and shards over gRPC, on connections of their own. The cluster makes and
+//! pass between workers and shards over gRPC, on connections of their own. All processes evaluate a
+//! model ([`Team`]), unless it has learnable rows: these are with the leader. The cluster makes and
 //! authenticates all connections, so no port is opened here.
 //!
 //! A worker that fails releases the workers that wait for it, through the servers, and its process
@@ -14,6 +15,7 @@
 //! process returns an error: the process that failed its own, the others one for which
 //! [`TrainError::is_peer_failure`] is true. The watch of the cluster notices a lost process.
 
+mod evaluation;
 mod follower;
 mod leader;
 
@@ -23,14 +25,16 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use cluster::Cluster;
-use schemas::{Manifest, error_chain};
+use schemas::{Manifest, Split, error_chain};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::exact;
 use crate::server::{GradientFormat, GrpcClient, GrpcServer, Link, TableSpec, TensorSpec};
 use crate::worker::EpochShare;
 use crate::{TrainError, TrainPlan};
 
+pub(crate) use evaluation::Team;
 pub(crate) use follower::follow;
 pub(crate) use leader::{Leader, LedTraining};
 
@@ -56,12 +60,26 @@ enum Command {
         worker: usize,
         epoch: u64,
         steps: Range<usize>,
-        share: Bits,
+        share: EpochShare,
     },
+    /// Compute your share of an evaluation, and gather the shares of all processes.
+    Evaluate(EvaluateCommand),
     /// The output is finished.
     Done(Box<Manifest>),
     /// The training has failed.
     Stop,
+}
+
+/// What a follower evaluates.
+#[derive(Debug, Serialize, Deserialize)]
+struct EvaluateCommand {
+    split: Split,
+    /// Whether classes are counted by predicted class.
+    with_confusion: bool,
+    #[serde(with = "exact")]
+    parameters: Vec<f32>,
+    #[serde(with = "exact")]
+    buffers: Vec<f32>,
 }
 
 /// A report from a follower to the leader.
@@ -77,7 +95,7 @@ enum Report {
     /// the last report.
     Ran {
         worker: usize,
-        share: Bits,
+        share: EpochShare,
         busy_ns: [u64; 3],
     },
     /// A worker failed.
@@ -126,31 +144,6 @@ impl Failure {
                 how,
                 is_bound_to_repeat,
             },
-        }
-    }
-}
-
-/// An [`EpochShare`] with its floats as bits.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Bits {
-    loss_sum: u64,
-    count: u64,
-}
-
-impl From<EpochShare> for Bits {
-    fn from(share: EpochShare) -> Self {
-        Self {
-            loss_sum: share.loss_sum.to_bits(),
-            count: share.count.to_bits(),
-        }
-    }
-}
-
-impl From<Bits> for EpochShare {
-    fn from(bits: Bits) -> Self {
-        Self {
-            loss_sum: f64::from_bits(bits.loss_sum),
-            count: f64::from_bits(bits.count),
         }
     }
 }

@@ -23,14 +23,13 @@ fn shares_cross_bit_by_bit() {
     for (loss_sum, count) in [(0.1 + 0.2, 3.0), (f64::NAN, -0.0), (f64::INFINITY, 1e-310)] {
         let report = Report::Ran {
             worker: 1,
-            share: EpochShare { loss_sum, count }.into(),
+            share: EpochShare { loss_sum, count },
             busy_ns: [1, 2, u64::MAX],
         };
         let text = serde_json::to_string(&report).unwrap();
         let Report::Ran { share, .. } = serde_json::from_str(&text).unwrap() else {
             panic!("another report");
         };
-        let share = EpochShare::from(share);
         assert_eq!(share.loss_sum.to_bits(), loss_sum.to_bits());
         assert_eq!(share.count.to_bits(), count.to_bits());
     }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "every test uses another part of it")]
 
+pub(crate) mod processes;
 pub(crate) mod typed;
 
 use std::collections::BTreeSet;
@@ -120,11 +121,13 @@ impl Graph {
 
     /// Returns the metadata of the graph's tables.
     pub(crate) fn meta(&self) -> GraphMeta {
-        let (names, num_classes) = (String::from("Int64"), self.shape.num_classes);
-        let kind = match &self.labels {
-            Labels::Multi { width, .. } => LabelKind::MultiLabel { width: *width },
-            Labels::Number(_) => LabelKind::Number,
-            _ => LabelKind::Class { num_classes },
+        let num_classes = self.shape.num_classes;
+        let (data_type, kind) = match &self.labels {
+            Labels::Multi { width, .. } => {
+                ("List(Float32)", LabelKind::MultiLabel { width: *width })
+            }
+            Labels::Number(_) => ("Float32", LabelKind::Number),
+            _ => ("Int64", LabelKind::Class { num_classes }),
         };
         let dim = self.shape.dim;
         GraphMeta::from(UntypedMeta {
@@ -136,7 +139,7 @@ impl Graph {
             },
             columns: Vec::new(),
             label: Some(LabelMeta {
-                data_type: names.clone(),
+                data_type: data_type.to_owned(),
                 kind,
             }),
             split: Some(SplitMeta {
