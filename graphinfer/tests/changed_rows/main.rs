@@ -22,8 +22,6 @@ use night::NightTables;
 /// More in-edges make a node a hub.
 const HUB_EDGES: usize = 1 << 13;
 
-const VERSIONS: usize = 3;
-
 /// Graph, model and samples of a test.
 struct Case {
     /// What differs from the plain architecture.
@@ -34,6 +32,8 @@ struct Case {
     fanouts: [usize; 2],
     seed: u64,
     hub: Hub,
+    /// Nights, a version each.
+    nights: usize,
 }
 
 /// What happens to a node with many in-edges.
@@ -205,7 +205,7 @@ fn check(case: &Case, met: &mut Met) {
     let (mut rows, _) = changed_rows(&plan, &after, None).unwrap();
     check_full((dir, &store), (&after, &rows), (0, &what));
     let mut kept = Vec::new();
-    for version in 1..=VERSIONS {
+    for version in 1..=case.nights {
         let tables = case.draw_night((&shape, &now, version), &mut draw);
         tables.apply(&shape, &mut now);
         let own = dir.join(format!("version-{version}"));
@@ -256,6 +256,16 @@ fn models() -> Vec<Value> {
 }
 
 fn check_models(seed: u64, samplings: &[Sampling], fanouts: [usize; 2], hub: Hub) -> Met {
+    check_chains(3, seed, samplings, (fanouts, hub))
+}
+
+/// Checks a chain of versions for each model and sampling.
+fn check_chains(
+    nights: usize,
+    seed: u64,
+    samplings: &[Sampling],
+    (fanouts, hub): ([usize; 2], Hub),
+) -> Met {
     let mut met = Met::default();
     for (at, model) in (0..).zip(models()) {
         for (nth, &sampling) in (0..).zip(samplings) {
@@ -266,6 +276,7 @@ fn check_models(seed: u64, samplings: &[Sampling], fanouts: [usize; 2], hub: Hub
                 fanouts,
                 seed: seed + 10 * at + nth,
                 hub,
+                nights,
             };
             check(&case, &mut met);
         }
@@ -278,6 +289,13 @@ const SAMPLINGS: [Sampling; 3] = [Sampling::Uniform, Sampling::Weighted, Samplin
 #[test]
 fn sampled_rows_have_the_bits_of_a_full_run() {
     let met = check_models(1000, &SAMPLINGS, [3, 2], Hub::None);
+    assert!(met.computed < met.all && met.kept > 0, "{met:?}");
+}
+
+/// 210 nights in all.
+#[test]
+fn chains_of_thirty_versions_have_the_bits_of_full_runs() {
+    let met = check_chains(30, 6000, &[Sampling::Uniform], ([3, 2], Hub::None));
     assert!(met.computed < met.all && met.kept > 0, "{met:?}");
 }
 
