@@ -127,6 +127,25 @@ impl After {
         (0..list.src.len()).map(|at| kept_edge(&list, at)).collect()
     }
 
+    /// Tells whether a source of the first in-edges of a node, at most `limit`, is among some nodes.
+    pub fn has_source(
+        &self,
+        node: NodeIdx,
+        limit: usize,
+        is_among: impl Fn(NodeIdx) -> bool,
+    ) -> bool {
+        if let Some(kept) = self.changed(node) {
+            let mut first = kept.edges.iter().take(limit);
+            return first.any(|edge| is_among(edge.src));
+        }
+        if !self.numbers.is_stored(node) {
+            return false;
+        }
+        let (owner, local) = self.store().placement().owner_and_local(node);
+        let list = self.store().partition(owner).in_edges(0, 0, local, limit);
+        list.src.iter().any(|&src| is_among(src))
+    }
+
     /// Appends the features of a node.
     pub fn features_into(&self, node: NodeIdx, out: &mut Features) {
         if let Some(features) = self.overlay.inputs.get(&node) {

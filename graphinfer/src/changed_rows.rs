@@ -183,7 +183,7 @@ pub(crate) fn compute(
     let mut computed = Vec::new();
     for layer in layers {
         let mut listed = match &mut walk {
-            Some(walk) => walk.listed(&version, layer),
+            Some(walk) => walk.listed(&version, layer, threads)?,
             None => version.nodes.clone(),
         };
         if walk.is_some() && layer > model.embedding_layer && layer == version.limits.len() {
@@ -206,6 +206,9 @@ pub(crate) fn compute(
     }
     Ok((rows, computed))
 }
+
+/// Nodes that a thread looks at together.
+const LISTED_PIECE: usize = 1 << 13;
 
 /// The nodes that changes reach, layer by layer.
 struct Walk<'a> {
@@ -248,7 +251,12 @@ impl<'a> Walk<'a> {
     }
 
     /// Lists the nodes whose rows a layer computes.
-    fn listed(&mut self, version: &Version<'_>, layer: usize) -> Vec<NodeIdx> {
+    fn listed(
+        &mut self,
+        version: &Version<'_>,
+        layer: usize,
+        threads: &Threads,
+    ) -> Result<Vec<NodeIdx>, InferError> {
         let (after, limit) = (version.after, version.limits[layer - 1]);
         let is_moved = |node| self.moves_segments && version.is_hub(node, limit);
         // The reached nodes leave out what such hubs reach, in this layer and all later ones.
@@ -261,15 +269,24 @@ impl<'a> Walk<'a> {
             let at = node.index();
             self.changed[at] || (self.degrees == Degrees::Sources && self.seeds[at])
         };
-        let is_listed = |node: NodeIdx| {
+        let is_listed = |&node: &NodeIdx| {
             let own = self.is_seed(node, limit) || reads(node) || is_moved(node);
-            let mut sources = after
-                .in_edges(node, if own { 0 } else { limit })
-                .into_iter();
-            own || sources.any(|edge| reads(edge.src))
+            own || after.has_source(node, limit, reads)
         };
-        let some = some.iter().copied();
-        some.filter(|&node| is_listed(node)).collect()
+        let pieces: Vec<&[NodeIdx]> = some.chunks(LISTED_PIECE).collect();
+        let done = Mutex::new(vec![Vec::new(); pieces.len()]);
+        threads.run(
+            pieces.len(),
+            || (),
+            |(), piece| {
+                let nodes = pieces[piece].iter().copied();
+                let listed: Vec<NodeIdx> = nodes.filter(is_listed).collect();
+                done.lock().unwrap_or_else(PoisonError::into_inner)[piece] = listed;
+                Ok(())
+            },
+        )?;
+        let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(done.concat())
     }
 }
 
@@ -348,7 +365,8 @@ impl<'a> Version<'a> {
             edge_feature: edge_dim.map(|cols| features(&edges, cols)),
             sampling: convert::sampling(self.after.store().meta().sampling),
         };
-        let block = Block::of_range(data, &self.columns(&local.nodes)?.into())?;
+        let columns = self.columns(&local.nodes, nodes.len())?;
+        let block = Block::of_range(data, &columns.into())?;
         let src = ready(self.projected(conv, layer, &local.nodes, rows)?)?;
         let own = self.own(conv, layer, nodes, rows)?;
         let mut of_block = conv.run(&block, &src, own)?;
@@ -382,7 +400,7 @@ impl<'a> Version<'a> {
         srcs.iter().for_each(|&src| {
             local.add(src);
         });
-        let columns = self.columns(&local.nodes)?;
+        let columns = self.columns(&local.nodes, 1)?;
         let projected = self.projected(conv, layer, &local.nodes, rows)?;
         let (aggregation, count) = (conv.aggregation()?, num_segments(self.in_degree(node)));
         let edge_dim = self.trained.model.architecture().edge_dim;
@@ -432,13 +450,21 @@ impl<'a> Version<'a> {
         Ok(done.values)
     }
 
-    /// Returns the columns of some nodes that a model reads.
-    fn columns(&self, nodes: &[NodeIdx]) -> Result<NodeColumns, InferError> {
-        let in_degree = nodes.iter().map(|&node| self.in_degree(node)).collect();
+    /// Returns the columns of some nodes that a model reads; those of nodes after the first `num_dst`
+    /// are 0 if it does not read degrees of sources.
+    fn columns(&self, nodes: &[NodeIdx], num_dst: usize) -> Result<NodeColumns, InferError> {
+        let num_read = match degrees(self.trained.model.architecture()) {
+            Degrees::Sources => nodes.len(),
+            Degrees::None | Degrees::Own => num_dst,
+        };
+        let read = || nodes[..num_read].iter();
+        let mut in_degree: Vec<u32> = read().map(|&node| self.in_degree(node)).collect();
         let loops = |&node: &NodeIdx| {
             u32::try_from(self.after.self_loops(node)).expect("at most the in-degree")
         };
-        let self_loops: Vec<u32> = nodes.iter().map(loops).collect();
+        let mut self_loops: Vec<u32> = read().map(loops).collect();
+        in_degree.resize(nodes.len(), 0);
+        self_loops.resize(nodes.len(), 0);
         Ok(NodeColumns::new(in_degree, None, Some(self_loops), None)?)
     }
 
@@ -450,11 +476,15 @@ impl<'a> Version<'a> {
         rows: &KeptRows,
     ) -> Result<Dense, InferError> {
         if layer > 1 {
-            let values = nodes.iter().flat_map(|&node| rows.row(layer - 1, node));
+            let cols = self.trained.model.architecture().input_dim(layer);
+            let mut values = Vec::with_capacity(nodes.len() * cols);
+            for &node in nodes {
+                values.extend_from_slice(rows.row(layer - 1, node));
+            }
             return Ok(Dense {
                 rows: nodes.len(),
-                cols: self.trained.model.architecture().input_dim(layer),
-                values: values.copied().collect(),
+                cols,
+                values,
             });
         }
         let meta = self.after.store().meta().graph.types[0].features;
