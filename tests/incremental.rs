@@ -20,7 +20,7 @@ const SOURCE: i64 = 902;
 
 /// A graph whose tables change from night to night.
 #[derive(Clone)]
-struct World {
+pub(crate) struct World {
     /// Two features of each node.
     nodes: BTreeMap<i64, [f32; 2]>,
     edges: Vec<(i64, i64)>,
@@ -34,14 +34,14 @@ struct World {
 
 /// Changes of one night. A node without features is deleted.
 #[derive(Default)]
-struct Night {
+pub(crate) struct Night {
     nodes: BTreeMap<i64, Option<[f32; 2]>>,
     /// How many edges lead from one node to another afterwards; 0 deletes those that do.
     edges: BTreeMap<(i64, i64), usize>,
 }
 
 impl World {
-    fn new() -> World {
+    pub(crate) fn new() -> World {
         let mut world = World {
             nodes: BTreeMap::new(),
             edges: Vec::new(),
@@ -82,7 +82,7 @@ impl World {
     }
 
     /// Draws changes of every kind and applies them.
-    fn night(&mut self) -> Night {
+    pub(crate) fn night(&mut self) -> Night {
         let mut night = Night::default();
         for _ in 0..2 {
             let (node, features) = (self.node(), self.features());
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    fn write(&self, bench: &Bench, dir: &str) {
+    pub(crate) fn write(&self, bench: &Bench, dir: &str) {
         std::fs::create_dir_all(bench.path(dir)).unwrap();
         let x = |column: usize| self.nodes.values().map(move |features| features[column]);
         let label = self.nodes.keys().map(|id| id % 2);
@@ -177,7 +177,7 @@ impl World {
 }
 
 impl Night {
-    fn write(&self, bench: &Bench, dir: &str) {
+    pub(crate) fn write(&self, bench: &Bench, dir: &str) {
         std::fs::create_dir_all(bench.path(dir)).unwrap();
         let op = |is_upsert: bool| if is_upsert { "upsert" } else { "delete" };
         let ops = self.nodes.values().map(|features| op(features.is_some()));
@@ -230,7 +230,7 @@ fn head(work: &str, tables: &str) -> String {
 }
 
 /// The first version, of trained model `model`; `infer` are further keys of [infer].
-fn first(model: &str, infer: &str) -> Job {
+pub(crate) fn first(model: &str, infer: &str) -> Job {
     Job(format!(
         "{}[flatten]\noutput = \"out/features\"\nhops = 2\nfanouts = [4, 3]\n\n\
          [train]\noutput = \"out/model\"\nmodel = \"{model}\"\nhidden = [8]\nepochs = 2\n\n\
@@ -240,7 +240,7 @@ fn first(model: &str, infer: &str) -> Job {
 }
 
 /// A version whose output is `out/OUTPUT`.
-fn version(output: &str, parent: &str, nights: &[&str], infer: &str) -> Job {
+pub(crate) fn version(output: &str, parent: &str, nights: &[&str], infer: &str) -> Job {
     let mut text = head("work", "start");
     for night in nights {
         writeln!(
@@ -257,9 +257,9 @@ fn version(output: &str, parent: &str, nights: &[&str], infer: &str) -> Job {
 }
 
 /// Rows by id: bits of the embedding, and the prediction.
-type Rows = BTreeMap<String, (Vec<u32>, u32)>;
+pub(crate) type Rows = BTreeMap<String, (Vec<u32>, u32)>;
 
-fn rows(bench: &Bench, output: &str) -> Rows {
+pub(crate) fn rows(bench: &Bench, output: &str) -> Rows {
     let dataset = EmbeddingsDataset::open(&bench.path(output)).unwrap();
     let mut all = Rows::new();
     for part in 0..dataset.num_parts() {
@@ -289,7 +289,7 @@ fn own_ids(bench: &Bench, output: &str) -> BTreeSet<String> {
 }
 
 /// Runs the full job on the tables in `tables`, in its own work directory. `adapt` changes the job.
-fn full(bench: &Bench, tables: &str, infer: &str, adapt: impl Fn(Job) -> Job) -> Rows {
+pub(crate) fn full(bench: &Bench, tables: &str, infer: &str, adapt: impl Fn(Job) -> Job) -> Rows {
     let job = Job(format!(
         "{}[infer]\noutput = \"out/full-{tables}\"\nmodel = \"out/model\"\n{infer}\n",
         head(&format!("work-{tables}"), tables)

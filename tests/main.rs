@@ -51,4 +51,5 @@ mod typed_forward;
 mod typed_infer;
 mod typed_names;
 mod verdicts;
+mod version_stores;
 mod walks;

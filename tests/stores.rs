@@ -55,7 +55,7 @@ const SCORE: &str = "[score]\noutput = \"out/scores\"\nrows_per_part = 25\ntop_k
 /// A directory of a store, for one test.
 pub(crate) struct Store {
     /// URL of the directory.
-    url: String,
+    pub(crate) url: String,
     /// Environment of the program.
     pub(crate) env: Vec<(&'static str, String)>,
     client: Arc<dyn ObjectStore>,
@@ -77,7 +77,7 @@ impl Store {
         Self::s3(test, endpoint, keys, Some(server))
     }
 
-    fn s3_server(test: &str) -> Option<Self> {
+    pub(crate) fn s3_server(test: &str) -> Option<Self> {
         static SERVER: OnceLock<Option<Lines>> = OnceLock::new();
         let lines = SERVER
             .get_or_init(|| service("minio", S3_SERVER))
@@ -117,7 +117,7 @@ impl Store {
         }
     }
 
-    fn hdfs(test: &str) -> Option<Self> {
+    pub(crate) fn hdfs(test: &str) -> Option<Self> {
         static SERVER: OnceLock<Option<Lines>> = OnceLock::new();
         let lines = SERVER
             .get_or_init(|| service("hdfs", HDFS_SERVER))
@@ -146,7 +146,7 @@ impl Store {
         }
     }
 
-    fn put(&self, name: &str, bytes: Vec<u8>) {
+    pub(crate) fn put(&self, name: &str, bytes: Vec<u8>) {
         let key = self.key(name);
         let put = self.client.put(&key, bytes.into());
         self.runtime.block_on(put).unwrap();
@@ -266,7 +266,7 @@ impl Store {
         files.keys().map(count).sum()
     }
 
-    fn remove(&self, below: &str) {
+    pub(crate) fn remove(&self, below: &str) {
         for name in self.names(below) {
             let key = self.key(&format!("{below}/{name}"));
             self.runtime.block_on(self.client.delete(&key)).ok();
