@@ -241,6 +241,9 @@ impl SetKey {
     }
 }
 
+/// Keys whose values are lists of tables, as `[[input.changes]]`.
+const LISTS: [&str; 1] = ["input.changes"];
+
 fn collect(table: &DeTable<'_>, prefix: &str, places: &mut Vec<Place>) {
     for (name, value) in table {
         let key = dotted(prefix, name.get_ref());
@@ -249,8 +252,13 @@ fn collect(table: &DeTable<'_>, prefix: &str, places: &mut Vec<Place>) {
             name: name.span(),
             value: Spanned::span(value),
         });
-        if let DeValue::Table(inner) = value.get_ref() {
-            collect(inner, &key, places);
+        match value.get_ref() {
+            DeValue::Table(inner) => collect(inner, &key, places),
+            DeValue::Array(items) if LISTS.contains(&&*key) => {
+                let tables = items.iter().filter_map(|item| item.get_ref().as_table());
+                tables.for_each(|inner| collect(inner, &key, places));
+            }
+            _ => {}
         }
     }
 }

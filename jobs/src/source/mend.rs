@@ -167,9 +167,7 @@ impl JobSource {
         }
         for (at, mend) in (NOWHERE..).step_by(2).zip(mends) {
             match mend {
-                Mend::Remove(key) => {
-                    drop(find(table.get_mut(), key).map(|(of, name)| of.remove(name)))
-                }
+                Mend::Remove(key) => remove(table.get_mut(), key),
                 Mend::Insert(key) => {
                     if let Some((of, name)) = find(table.get_mut(), key) {
                         let name = Spanned::new(at..at + 1, name.to_owned().into());
@@ -204,6 +202,25 @@ fn table_len(text: &str) -> usize {
         }
     }
     len
+}
+
+/// Removes a key; from a list of tables, of each of them.
+fn remove(table: &mut DeTable<'_>, key: &str) {
+    let Some((outer, rest)) = key.split_once('.') else {
+        table.remove(key);
+        return;
+    };
+    match table.get_mut(outer).map(Spanned::get_mut) {
+        Some(DeValue::Table(inner)) => remove(inner, rest),
+        Some(DeValue::Array(items)) => {
+            for item in items.iter_mut() {
+                if let DeValue::Table(inner) = item.get_mut() {
+                    remove(inner, rest);
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Returns the table of a key, and the key's name in it.
