@@ -83,6 +83,11 @@ impl VersionMeta {
 }
 
 impl ParentOutput {
+    /// Tells whether this is the output in `dir`, for a version in `of`.
+    pub fn is_at(&self, of: &Path, dir: &Path) -> bool {
+        self.path == path_from(of, dir)
+    }
+
     /// Describes the output in `dir` as the parent of a version in `of`.
     pub fn of(of: &Path, dir: &Path, parent: &Manifest) -> Self {
         Self {
@@ -123,12 +128,10 @@ impl KeptOutput {
 }
 
 /// Returns the path of an output as it is written in a version in `dir`: `../NAME` if both lie in
-/// one directory, so that this one may be moved, else the whole path.
+/// one directory, so that this one may be moved, else the whole path. Symbolic links are resolved:
+/// they may name another output later.
 fn path_from(dir: &Path, other: &Path) -> String {
-    let [dir, other] = [dir, other].map(|path| match storage::is_remote(path) {
-        true => path.to_owned(),
-        false => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
-    });
+    let [dir, other] = [dir, other].map(real_path);
     let is_beside = dir.parent().is_some() && dir.parent() == other.parent();
     match other.file_name().filter(|_| is_beside) {
         Some(name) => format!("../{}", name.to_string_lossy()),
@@ -136,8 +139,25 @@ fn path_from(dir: &Path, other: &Path) -> String {
     }
 }
 
-/// Returns the directory that [`path_from`] has written in a version in `dir`.
+/// Returns a local path without symbolic links, also if nothing is there yet; a path of a store as
+/// it is.
+fn real_path(path: &Path) -> PathBuf {
+    if storage::is_remote(path) {
+        return path.to_owned();
+    }
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let real = path.canonicalize().ok().or_else(|| {
+        let above = path.parent()?.canonicalize().ok()?;
+        Some(above.join(path.file_name()?))
+    });
+    real.unwrap_or(path)
+}
+
+/// Returns the directory that [`path_from`] has written in a version in `dir`. If that is a symbolic
+/// link, outputs beside it are those beside the directory that it names.
 fn path_at(dir: &Path, written: &str) -> PathBuf {
+    let is_link = !storage::is_remote(dir) && dir.is_symlink();
+    let dir = if is_link { &real_path(dir) } else { dir };
     match (written.strip_prefix("../"), dir.parent()) {
         (Some(name), Some(above)) => above.join(name),
         _ => PathBuf::from(written),
@@ -171,5 +191,29 @@ mod tests {
             "s3://other/v1",
         );
         check("v2", "v1", "../v1", "v1");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_resolved() {
+        use std::os::unix::fs::symlink;
+        let temporary = tempfile::tempdir().unwrap();
+        let root = temporary.path().canonicalize().unwrap();
+        for name in ["out/v1", "out/v2", "other"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        symlink("v1", root.join("out/latest")).unwrap();
+        symlink("out", root.join("link")).unwrap();
+        symlink("../out/v2", root.join("other/newest")).unwrap();
+        let at = |name: &str| root.join(name);
+        for (dir, other) in [
+            ("out/v2", "out/latest"),
+            ("link/v2", "out/v1"),
+            ("out/v3", "link/latest"),
+            ("other/newest", "out/v1"),
+        ] {
+            assert_eq!(path_from(&at(dir), &at(other)), "../v1", "{dir}, {other}");
+        }
+        assert_eq!(path_at(&at("other/newest"), "../v1"), at("out/v1"));
     }
 }
