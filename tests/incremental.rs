@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
+use arrow::array::{ArrayRef, Date32Array, Float32Array, Int64Array, StringArray};
 use schemas::{EmbeddingsDataset, Labels};
 
 use crate::harness::{Bench, Job, Outcome, mix};
@@ -28,6 +28,8 @@ pub(crate) struct World {
     gone: Option<(i64, [f32; 2])>,
     /// Whether (a, b) and (b, a) name the same edges.
     undirected: bool,
+    /// Whether features also have categories, days and nulls.
+    odd: bool,
     nights: usize,
     draws: u64,
 }
@@ -38,6 +40,7 @@ pub(crate) struct Night {
     nodes: BTreeMap<i64, Option<[f32; 2]>>,
     /// How many edges lead from one node to another afterwards; 0 deletes those that do.
     edges: BTreeMap<(i64, i64), usize>,
+    odd: bool,
 }
 
 impl World {
@@ -47,6 +50,7 @@ impl World {
             edges: Vec::new(),
             gone: None,
             undirected: false,
+            odd: false,
             nights: 0,
             draws: 0,
         };
@@ -83,7 +87,10 @@ impl World {
 
     /// Draws changes of every kind and applies them.
     pub(crate) fn night(&mut self) -> Night {
-        let mut night = Night::default();
+        let mut night = Night {
+            odd: self.odd,
+            ..Night::default()
+        };
         for _ in 0..2 {
             let (node, features) = (self.node(), self.features());
             night.nodes.insert(node, Some(features));
@@ -149,23 +156,20 @@ impl World {
 
     pub(crate) fn write(&self, bench: &Bench, dir: &str) {
         std::fs::create_dir_all(bench.path(dir)).unwrap();
-        let x = |column: usize| self.nodes.values().map(move |features| features[column]);
+        let features: Vec<[f32; 2]> = self.nodes.values().copied().collect();
         let label = self.nodes.keys().map(|id| id % 2);
         let split = self.nodes.keys().map(|id| match id % 5 {
             0 => "val",
             1 => "test",
             _ => "train",
         });
-        bench.write_table(
-            &format!("{dir}/nodes.parquet"),
-            vec![
-                ("id", ids(self.nodes.keys().copied())),
-                ("x", floats(x(0))),
-                ("y", floats(x(1))),
-                ("label", ids(label)),
-                ("split", Arc::new(StringArray::from_iter_values(split))),
-            ],
-        );
+        let mut columns = vec![
+            ("id", ids(self.nodes.keys().copied())),
+            ("label", ids(label)),
+            ("split", Arc::new(StringArray::from_iter_values(split))),
+        ];
+        columns.extend(feature_columns(&features, self.odd));
+        bench.write_table(&format!("{dir}/nodes.parquet"), columns);
         bench.write_table(
             &format!("{dir}/edges.parquet"),
             vec![
@@ -181,20 +185,13 @@ impl Night {
         std::fs::create_dir_all(bench.path(dir)).unwrap();
         let op = |is_upsert: bool| if is_upsert { "upsert" } else { "delete" };
         let ops = self.nodes.values().map(|features| op(features.is_some()));
-        let x = |column: usize| {
-            self.nodes
-                .values()
-                .map(move |of| of.map_or(0.0, |of| of[column]))
-        };
-        bench.write_table(
-            &format!("{dir}/nodes.parquet"),
-            vec![
-                ("id", ids(self.nodes.keys().copied())),
-                ("x", floats(x(0))),
-                ("y", floats(x(1))),
-                ("op", Arc::new(StringArray::from_iter_values(ops))),
-            ],
-        );
+        let features = self.nodes.values().map(|of| of.unwrap_or_default());
+        let mut columns = vec![
+            ("id", ids(self.nodes.keys().copied())),
+            ("op", Arc::new(StringArray::from_iter_values(ops))),
+        ];
+        columns.extend(feature_columns(&features.collect::<Vec<_>>(), self.odd));
+        bench.write_table(&format!("{dir}/nodes.parquet"), columns);
         let rows = self.edges.iter();
         let rows = rows
             .flat_map(|(ends, count)| std::iter::repeat_n((*ends, *count > 0), (*count).max(1)));
@@ -209,6 +206,26 @@ impl Night {
             ],
         );
     }
+}
+
+/// The columns of features: `x` and `y`, and if they are odd `kind`, `day` and `gap`, which follow
+/// from these.
+fn feature_columns(features: &[[f32; 2]], odd: bool) -> Vec<(&'static str, ArrayRef)> {
+    let of = |column: usize| features.iter().map(move |row| row[column]);
+    let mut columns = vec![("x", floats(of(0))), ("y", floats(of(1)))];
+    if odd {
+        let step = |value: f32| {
+            let found = (0..100u8).find(|&step| f32::from(step) / 50.0 == value);
+            i32::from(found.unwrap())
+        };
+        let kind = of(0).map(|x| ["a", "b", "c"][usize::try_from(step(x) % 3).unwrap()]);
+        let gap = of(1).map(|y| (step(y) % 4 > 0).then_some(y));
+        let kind: ArrayRef = Arc::new(StringArray::from_iter_values(kind));
+        let day: ArrayRef = Arc::new(Date32Array::from_iter_values(of(1).map(step)));
+        let gap: ArrayRef = Arc::new(Float32Array::from_iter(gap));
+        columns.extend([("kind", kind), ("day", day), ("gap", gap)]);
+    }
+    columns
 }
 
 fn ids(of: impl Iterator<Item = i64>) -> ArrayRef {
@@ -303,6 +320,7 @@ fn check_chain(model: &str, infer: &str, [edges_from, edges_to]: [&str; 2]) {
     let (bench, mut world) = (Bench::empty(), World::new());
     let adapt = |job: Job| job.with(edges_from, edges_to);
     world.undirected = edges_to.contains("undirected");
+    world.odd = edges_to.contains("kind");
     world.write(&bench, "start");
     bench.run(&adapt(first(model, infer)), &[]).ok();
     let before = rows(&bench, "out/v0");
@@ -359,6 +377,47 @@ fn versions_of_gcn_are_full_runs() {
 #[test]
 fn versions_of_the_last_layer_are_full_runs() {
     check_chain("gin", "layer = 2\nprediction = true\n", DIRECTED);
+}
+
+#[test]
+fn versions_of_categories_times_and_nulls_are_full_runs() {
+    let odd = [
+        "features = [\"x\", \"y\"]",
+        "features = [\"x\", \"y\", \"kind\", \"day\", \"gap\"]",
+    ];
+    check_chain("sage", "", odd);
+}
+
+#[test]
+fn a_new_category_and_the_first_null_of_a_column_are_refused() {
+    let (bench, mut world) = (Bench::empty(), World::new());
+    world.odd = true;
+    world.write(&bench, "start");
+    let odd = |job: Job| job.with("[\"x\", \"y\"]", "[\"x\", \"kind\", \"day\"]");
+    bench.run(&odd(first("sage", "")), &[]).ok();
+    world.night().write(&bench, "night");
+    let job = odd(version("v1", "v0", &["night"], ""));
+    let check = |kind: &str, x: Option<f32>, expected: &str| {
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("id", ids([0].into_iter())),
+            ("x", Arc::new(Float32Array::from_iter([x]))),
+            ("kind", Arc::new(StringArray::from_iter_values([kind]))),
+            ("day", Arc::new(Date32Array::from_iter_values([3]))),
+            ("op", Arc::new(StringArray::from_iter_values(["upsert"]))),
+        ];
+        bench.write_table("night/nodes.parquet", columns);
+        check_refused(&bench, &job, 3, &format!("error: job job.toml: {expected}"));
+    };
+    check(
+        "d",
+        Some(1.0),
+        "column `kind` of night/nodes.parquet, row 0: is \"d\", a category that was not there before",
+    );
+    check(
+        "a",
+        None,
+        "column `x` of `input.changes.nodes` is null for node 0; in the first table it has no null",
+    );
 }
 
 /// Runs a script in Python.
@@ -549,6 +608,7 @@ fn changes_that_do_not_fit_are_refused() {
     let check =
         |nodes: &[(i64, Option<[f32; 2]>)], edges: &[((i64, i64), usize)], expected: &str| {
             let night = Night {
+                odd: false,
                 nodes: nodes.iter().copied().collect(),
                 edges: edges.iter().copied().collect(),
             };
@@ -605,7 +665,7 @@ fn keys_that_do_not_fit_are_refused_before_any_work() {
     check(
         "nodes = \"night",
         "node = \"night",
-        "unknown key `node`; did you mean `nodes`? allowed: nodes, edges",
+        "job.toml:19: unknown key `input.changes.node`; did you mean `nodes`? allowed: nodes, edges",
     );
     check(
         "night/edges",
@@ -678,6 +738,163 @@ fn flags_and_tables_that_do_not_fit_are_refused() {
         "is of another graph: the tables of [input], `seed` or the sampling have changed since; \
          changes belong into [input.changes], and new tables need a run without a parent",
     );
+}
+
+/// A finished version is skipped if its parent is gone; it says so where it needs the parent.
+#[test]
+fn a_finished_version_needs_no_parent_to_be_skipped() {
+    let (bench, _) = started(2);
+    let with_rows = version("v1", "v0", &["night-1"], "");
+    let alone = version("v2", "v1", &["night-2"], "");
+    bench.run(&with_rows, &[]).ok();
+    bench.run(&alone, &["--full"]).ok();
+    for name in ["v0", "v1"] {
+        let (from, to) = (format!("out/{name}"), format!("out/gone-{name}"));
+        std::fs::rename(bench.path(&from), bench.path(&to)).unwrap();
+    }
+    let skipped = |job: &Job, flags: &[&str]| {
+        bench.write(job);
+        let args = [&["run", "job.toml", "--json"], flags].concat();
+        let outcome = bench.graphflat(&args).ok();
+        let stage = outcome.events().last().unwrap()["stages"][0].clone();
+        assert_eq!(stage["skipped"], true, "{stage}");
+        outcome
+    };
+    let outcome = skipped(&alone, &["--full"]);
+    assert!(!outcome.stdout.contains("is finished, but"), "{outcome:?}");
+    std::fs::rename(bench.path("out/gone-v1"), bench.path("out/v1")).unwrap();
+    let broken = skipped(&with_rows, &[]);
+    let warning = "the version is finished, but out/v1 is broken: its rows lie in out/v0 too";
+    let said = format!("{}{}", broken.stdout, broken.stderr);
+    assert!(said.contains(warning), "{broken:?}");
+    // Another one is not finished.
+    let other = version("v3", "v0", &["night-1"], "");
+    let problem = bench.run(&other, &[]);
+    let expected = "out/v0 holds no finished output: there is no such directory";
+    assert!(problem.stderr.contains(expected), "{problem:?}");
+}
+
+#[test]
+fn models_whose_rows_cannot_be_kept_are_refused_before_training() {
+    let (bench, world) = (Bench::empty(), World::new());
+    world.write(&bench, "start");
+    let good = first("sage", "");
+    let check = |from: &str, to: &str, expected: &str| {
+        let outcome = bench.run(&good.with(from, to), &[]);
+        let message = outcome.stderr.trim_end();
+        assert_eq!(outcome.code, 2, "{outcome:?}");
+        assert!(message.ends_with(expected), "{message}\n{expected}");
+        assert!(!bench.path("out").exists());
+    };
+    check(
+        "model = \"sage\"",
+        "model = \"lightgcn\"",
+        "job.toml:25: `train.model`: is \"lightgcn\", which reads the rows of all layers; \
+         [incremental] cannot keep them",
+    );
+    check(
+        "dst = \"dst\"\n",
+        "dst = \"dst\"\nweight = \"src\"\n",
+        "`train.edge_weight`: must be false in a job with [incremental], because edges have weights",
+    );
+    check(
+        "split = \"split\"\n",
+        "split = \"split\"\nembedding = 4\n",
+        "`input.nodes.embedding`: gives nodes learnable rows, which [incremental] cannot keep",
+    );
+    let keeps = |problem: &str| {
+        format!("job job.toml: [incremental] cannot be used here: {problem}; leave it out")
+    };
+    check(
+        "output = \"out/v0\"\n",
+        "output = \"out/v0\"\nrows = \"bf16\"\n",
+        &keeps("`infer.rows` keeps rows in 16 bits"),
+    );
+    check(
+        "dst = \"dst\"\n",
+        "dst = \"dst\"\ndangling = \"drop\"\n",
+        &keeps("`dangling` is \"drop\", so a new node may have edges that were left out before"),
+    );
+}
+
+#[test]
+fn check_predicts_a_version_while_a_run_holds_its_lock() {
+    let (bench, _) = started(1);
+    bench.write(&version("v1", "v0", &["night-1"], ""));
+    let alone = bench.graphflat(&["check", "job.toml"]).ok();
+    let _lock = schemas::dataset::DirLock::take(&bench.path("work/versions")).unwrap();
+    let beside = bench.graphflat(&["check", "job.toml"]).ok();
+    assert!(beside.stdout.contains("version  incremental"), "{beside:?}");
+    assert_eq!(beside.stdout, alone.stdout);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_parent_named_by_a_link_is_recorded_by_its_real_path() {
+    let (bench, _) = started(2);
+    let link = bench.path("out/latest");
+    std::os::unix::fs::symlink("v0", &link).unwrap();
+    bench
+        .run(&version("v1", "latest", &["night-1"], ""), &[])
+        .ok();
+    let before = rows(&bench, "out/v1");
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink("v1", &link).unwrap();
+    let of_parent = |output: &str| bench.manifest(output)["version"]["parent"]["path"].clone();
+    assert_eq!(of_parent("out/v1"), "../v0");
+    assert!(rows(&bench, "out/v1") == before);
+    bench
+        .run(&version("v2", "latest", &["night-2"], ""), &[])
+        .ok();
+    assert_eq!(of_parent("out/v2"), "../v1");
+    // A version that a link elsewhere names is read with the outputs beside it.
+    let elsewhere = bench.path("newest");
+    std::os::unix::fs::symlink("out/v2", elsewhere).unwrap();
+    assert!(rows(&bench, "newest") == rows(&bench, "out/v2"));
+}
+
+/// Folders in `work/versions` of some outputs, with whether they have a graph; none if removed.
+fn kept(bench: &Bench, outputs: &[&str]) -> Vec<Option<bool>> {
+    let of_output = |output: &&str| {
+        let name = bench.manifest(&format!("out/{output}"))["fingerprint"].clone();
+        let name = name.as_str().unwrap().replace(':', "-");
+        let dir = bench.path("work/versions").join(name);
+        dir.exists().then(|| dir.join("overlay").exists())
+    };
+    outputs.iter().map(of_output).collect()
+}
+
+#[test]
+fn the_working_directory_keeps_the_graphs_of_two_versions() {
+    let (bench, world) = started(5);
+    let outputs = ["v0", "v1", "v2", "v3", "v4", "v5"];
+    let run = |at: usize, flags: &[&str]| {
+        let night = format!("night-{at}");
+        let job = version(outputs[at], outputs[at - 1], &[&night], "");
+        bench.run(&job, flags)
+    };
+    for at in 1..=3 {
+        run(at, &[]).ok();
+    }
+    let [none, rows_alone, all] = [None, Some(false), Some(true)];
+    assert_eq!(
+        kept(&bench, &outputs[..4]),
+        [rows_alone, rows_alone, all, all]
+    );
+    let early = version("early", "v1", &["night-2"], "");
+    let problem = bench.run(&early, &[]).stderr;
+    let too_old = "error: job job.toml: stage infer: the parent out/v1 cannot be continued: \
+                    `work_dir` keeps the graphs of the last version and of its parent alone; name a \
+                    later parent, or start with a run without a parent\n";
+    assert_eq!(problem, too_old);
+    // Rows of versions before one that computes all are not needed any more.
+    run(4, &["--full"]).ok();
+    assert_eq!(kept(&bench, &outputs[2..5]), [rows_alone, all, all]);
+    run(5, &[]).ok();
+    assert_eq!(kept(&bench, &outputs), [none, none, none, none, all, all]);
+    world.write(&bench, "after");
+    let expected = full(&bench, "after", "", |job| job);
+    assert!(rows(&bench, "out/v5") == expected);
 }
 
 /// A version goes on with another number of workers, and with other keys of `[infer]`.

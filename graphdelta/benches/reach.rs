@@ -171,7 +171,7 @@ fn run_versions(
         let overlay = parent_read.transpose()?.unwrap_or_default();
         report("  read the parent", all);
         let reading = Instant::now();
-        let changes = Changes::read(&spec, dir, graph, Sampling::Uniform)?;
+        let changes = Changes::read(&spec, dir, graph, (Sampling::Uniform, &[]))?;
         report("  read the changes", reading);
         let numbering = Instant::now();
         let mut numbers = Numbers::of(store, graph, overlay)?;

@@ -8,7 +8,8 @@ use crate::DeltaError;
 use crate::numbers::row_error;
 use schemas::{
     ChangesSpec, ColumnMeta, DELETE, EdgeRows, EdgesPlan, EdgesSpec, Features, GraphPlan, IdType,
-    Ids, InputSpec, NodesPlan, NodesSpec, OP, Sampling, TablePath, TypePlan, UPSERT, WhereValue,
+    Ids, InputSpec, NodeRows, NodesPlan, NodesSpec, OP, Sampling, TablePath, TypePlan, UPSERT,
+    WhereValue,
 };
 
 const OPS: [&str; 2] = [UPSERT, DELETE];
@@ -55,8 +56,9 @@ pub(crate) struct EdgeChanges {
 }
 
 impl Changes {
-    /// Reads the changes that tables hold; `graph` is the plan of the tables that are changed, and
-    /// `sampling` the one of the store.
+    /// Reads the changes that tables hold; `graph` is the plan of the tables that are changed.
+    /// `sampling` is that of the store, and `columns` are those of its features, by type; none if all
+    /// are numbers without gaps.
     ///
     /// # Errors
     ///
@@ -66,7 +68,7 @@ impl Changes {
         spec: &ChangesSpec,
         base: &Path,
         graph: &GraphPlan,
-        sampling: Sampling,
+        (sampling, columns): (Sampling, &[&[ColumnMeta]]),
     ) -> Result<Self, DeltaError> {
         let mut changes = Self::default();
         for (name, path) in &spec.nodes {
@@ -74,7 +76,8 @@ impl Changes {
                 .type_idx(name)
                 .ok_or_else(|| unknown("node type", name))?;
             let of_type = &graph.types[type_idx];
-            let read = read_nodes(base, path, type_idx, of_type);
+            let columns = columns.get(type_idx).copied().unwrap_or_default();
+            let read = read_nodes((base, path), type_idx, of_type, columns);
             changes
                 .nodes
                 .push(read.map_err(|e| e.under_key("nodes", name))?);
@@ -123,6 +126,11 @@ impl DeltaError {
         };
         match self {
             Self::Schema(error) => Self::Schema(error.under_key(&key)),
+            Self::Gap { column, id, .. } => Self::Gap {
+                table: key,
+                column,
+                id,
+            },
             other => other,
         }
     }
@@ -148,10 +156,10 @@ fn not_an_op(place: (std::path::PathBuf, schemas::RowPlace)) -> DeltaError {
 }
 
 fn read_nodes(
-    base: &Path,
-    path: &TablePath,
+    (base, path): (&Path, &TablePath),
     type_idx: usize,
     of_type: &TypePlan,
+    stored: &[ColumnMeta],
 ) -> Result<NodeChanges, DeltaError> {
     let written = of_type.nodes.spec();
     // Labels and splits reach nothing.
@@ -178,22 +186,7 @@ fn read_nodes(
     };
     let upserted = with_op(&whole, OPS[0])?;
     check_columns(&of_type.nodes, &upserted)?;
-    let mut features = Features::empty(upserted.feature_meta());
-    let columns = upserted.column_meta(schemas::Categories::default(), &[]);
-    let unusable = |what: &str| {
-        let table = of_type.nodes.table_key();
-        DeltaError::Unsupported(format!("features of `{table}` have {what}"))
-    };
-    if !columns.iter().all(ColumnMeta::is_plain) {
-        return Err(unusable("categories or times"));
-    }
-    for unit in upserted.units() {
-        let rows = upserted.read_rows(unit, None, &columns)?;
-        if rows.gaps.contains(&true) {
-            return Err(unusable("nulls"));
-        }
-        features.extend(&rows.features);
-    }
+    let features = read_features(&upserted, stored)?;
     let mut upserts = read_list(&with_op(&ids_only, OPS[0])?)?;
     let deletes = read_list(&with_op(&ids_only, OPS[1])?)?;
     let all = ids_only.into_plan(base)?;
@@ -213,6 +206,47 @@ fn read_nodes(
         features,
         deletes,
     })
+}
+
+/// Reads features with the categories that the store has. A column has nulls only if its column in the
+/// store has.
+fn read_features(changes: &NodesPlan, stored: &[ColumnMeta]) -> Result<Features, DeltaError> {
+    let plain = changes.column_meta(schemas::Categories::default(), &[]);
+    let columns = match stored {
+        [] => &plain,
+        stored => stored,
+    };
+    let mut features = Features::empty(changes.feature_meta());
+    for unit in changes.units() {
+        let rows = changes.read_rows(unit, None, columns)?;
+        if let Some((row, column)) = first_gap(&rows, columns) {
+            return Err(DeltaError::Gap {
+                table: changes.table_key(),
+                column: column.name.clone(),
+                id: rows.ids.display(row),
+            });
+        }
+        features.extend(&rows.features);
+    }
+    Ok(features)
+}
+
+/// Finds a null in a column that has none in the store: its row and column.
+fn first_gap<'a>(rows: &NodeRows, columns: &'a [ColumnMeta]) -> Option<(usize, &'a ColumnMeta)> {
+    let Features::Dense { dim, values } = &rows.features else {
+        return None;
+    };
+    let mut first = 0;
+    for (has_gaps, column) in rows.gaps.iter().zip(columns) {
+        let of_column = first..first + column.width;
+        first = of_column.end;
+        if *has_gaps && !column.gaps {
+            let mut of_rows = values.chunks_exact(*dim);
+            let row = of_rows.position(|row| row[of_column.clone()].iter().any(|x| x.is_nan()));
+            return row.map(|row| (row, column));
+        }
+    }
+    None
 }
 
 fn read_list(plan: &NodesPlan) -> Result<NodeList, DeltaError> {
@@ -238,6 +272,13 @@ fn check_columns(table: &NodesPlan, changes: &NodesPlan) -> Result<(), DeltaErro
     let is_signed = |of: &IdType| matches!(of, IdType::Int32 | IdType::Int64);
     if own.is_integer() != theirs.is_integer() || is_signed(&own) != is_signed(&theirs) {
         return Err(differ(format!("ids of type {theirs}"), own.to_string()));
+    }
+    let columns = table.feature_columns().into_iter();
+    for (wanted, column) in columns.zip(changes.feature_columns()) {
+        if wanted.kind != column.kind {
+            let found = format!("a column `{}` of {}", column.name, column.kind.as_str());
+            return Err(differ(found, format!("one of {}", wanted.kind.as_str())));
+        }
     }
     let [own_dim, dim] = [table, changes].map(|plan| plan.feature_meta().dim());
     match own_dim == dim {

@@ -36,6 +36,18 @@ pub enum DeltaError {
         /// What the table has.
         expected: String,
     },
+    /// A feature of a changed node is null, but the table that is changed has no null in its column.
+    #[error(
+        "column `{column}` of `{table}` is null for node {id}; in the first table it has no null"
+    )]
+    Gap {
+        /// The table of changes in the job file.
+        table: String,
+        /// The column.
+        column: String,
+        /// The node.
+        id: String,
+    },
     /// The graph or its store is of a kind that changes cannot be applied to.
     #[error("changes cannot be applied: {0}")]
     Unsupported(String),
@@ -62,7 +74,7 @@ impl DeltaError {
         match self {
             Self::Schema(e) => e.kind(),
             Self::Store(e) => e.kind(),
-            Self::Row { .. } | Self::Columns { .. } => ErrorKind::Data,
+            Self::Row { .. } | Self::Columns { .. } | Self::Gap { .. } => ErrorKind::Data,
             Self::Unsupported(_) | Self::OtherBase { .. } | Self::OtherStore { .. } => {
                 ErrorKind::Usage
             }

@@ -517,9 +517,6 @@ fn check(store: &Store, graph: &GraphPlan) -> Result<(), DeltaError> {
         () if graph.relations.iter().any(drops) => {
             "with `dangling = \"drop\"`, a new node may have edges that were left out before"
         }
-        () if meta.graph.types.iter().any(|of| !of.columns.is_empty()) => {
-            "features have categories, times or nulls"
-        }
         () if meta.samples != 1 => "the store has several samples",
         () if !meta.redraw => "the store does not hold all in-edges",
         () if store.cluster().num_processes() > 1 => "the job runs in several processes",

@@ -112,25 +112,36 @@ pub(crate) fn open_kept(
     plan: &InferPlan,
     features: FeatureMeta,
 ) -> Result<(TrainedModel, InferPlan), InferError> {
+    refuse_plan(plan, features)?;
     let opened = Trained::open(plan)?;
     let plan = opened.record().completed(plan);
     let Trained::Untyped(trained) = opened else {
         return Err(InferError::FullRun("nodes have types"));
     };
     let arch = trained.model.architecture();
-    let is_sparse = matches!(features, FeatureMeta::Sparse { .. });
+    let problem = match () {
+        () if trained.transform.makes_sparse() => SPARSE,
+        () if arch.edge_weight => "the model reads edge weights",
+        () if arch.embedding_dim.is_some() => "the model has learnable rows of nodes",
+        () if arch.layer == LayerKind::LightGcn => "lightgcn reads the rows of all layers",
+        () if trained.record.shape.has_readout => "the model gives embeddings of graphs",
+        () => return Ok((*trained, plan)),
+    };
+    Err(InferError::FullRun(problem))
+}
+
+const SPARSE: &str = "features are sparse";
+
+/// Refuses a plan whose rows cannot be kept, whatever the model.
+pub(crate) fn refuse_plan(plan: &InferPlan, features: FeatureMeta) -> Result<(), InferError> {
     let problem = match () {
         () if plan.method != Method::Layers => "`infer.method` is \"neighborhoods\"",
         () if plan.targets != InferTargets::All => "`infer.targets` is a list",
         () if plan.compare_sampling => "`infer.compare_sampling` is true",
         () if !plan.columns.is_empty() => "`infer.columns` copies columns of the node table",
         () if plan.rows != RowFormat::F32 => "`infer.rows` keeps rows in 16 bits",
-        () if is_sparse || trained.transform.makes_sparse() => "features are sparse",
-        () if arch.edge_weight => "the model reads edge weights",
-        () if arch.embedding_dim.is_some() => "the model has learnable rows of nodes",
-        () if arch.layer == LayerKind::LightGcn => "lightgcn reads the rows of all layers",
-        () if trained.record.shape.has_readout => "the model gives embeddings of graphs",
-        () => return Ok((*trained, plan)),
+        () if matches!(features, FeatureMeta::Sparse { .. }) => SPARSE,
+        () => return Ok(()),
     };
     Err(InferError::FullRun(problem))
 }

@@ -8,9 +8,10 @@ use arrow::array::{ArrayRef, UInt32Array};
 use arrow::datatypes::UInt32Type;
 use graphdelta::{OutEdges, Overlay};
 use schemas::dataset::DirLock;
-use schemas::{FileEntry, NodeIdx};
+use schemas::{ColumnMeta, FileEntry, NodeIdx};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::Store;
@@ -26,10 +27,14 @@ const NODES: &str = "nodes.arrow";
 /// Name of the directory in which a version is written before it gets its name.
 const UNFINISHED: &str = "unfinished";
 
-/// The kept versions of a working directory, locked by this run.
+/// Name of a directory that is being removed.
+const REMOVED: &str = "removed";
+
+/// The kept versions of a working directory.
 pub(crate) struct KeptVersions {
     dir: PathBuf,
-    _lock: DirLock,
+    /// None if nothing is written.
+    _lock: Option<DirLock>,
 }
 
 /// What is kept of a version; `version.json`.
@@ -37,6 +42,12 @@ pub(crate) struct KeptVersions {
 pub(crate) struct VersionRecord {
     /// Fingerprint of the nodes and edges of the store, which numbers follow from.
     pub(crate) graph: String,
+    /// Columns of the store's features; none if all are numbers without gaps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) columns: Vec<ColumnMeta>,
+    /// Fingerprint of the parent; none if the version has none.
+    #[serde(default)]
+    parent: Option<String>,
     /// The plan by which its rows were computed.
     pub(crate) plan: Value,
     /// Fingerprints of the earlier versions whose rows are its rows too, oldest first.
@@ -61,6 +72,7 @@ pub(crate) struct OpenVersion {
 
 /// A new version.
 pub(crate) struct NewVersion<'a> {
+    pub(crate) parent: &'a str,
     pub(crate) plan: &'a Value,
     pub(crate) earlier: Vec<String>,
     pub(crate) overlay: &'a Overlay,
@@ -102,7 +114,18 @@ impl KeptVersions {
         let dir = work_dir.join(VERSIONS);
         std::fs::create_dir_all(&dir).map_err(InferError::io("create", &dir))?;
         let lock = DirLock::take(&dir)?;
-        Ok(Self { dir, _lock: lock })
+        Ok(Self {
+            dir,
+            _lock: Some(lock),
+        })
+    }
+
+    /// Returns the kept versions of a working directory for reading.
+    pub(crate) fn unlocked(work_dir: &Path) -> Self {
+        Self {
+            dir: work_dir.join(VERSIONS),
+            _lock: None,
+        }
     }
 
     fn path(&self, fingerprint: &str) -> PathBuf {
@@ -136,6 +159,11 @@ impl KeptVersions {
         Ok(Some(open))
     }
 
+    /// Tells whether the graph of a version is kept, so that changes can be applied to it.
+    pub(crate) fn has_graph(&self, fingerprint: &str, record: &VersionRecord) -> bool {
+        record.overlay.is_none() || self.path(fingerprint).join(OVERLAY).exists()
+    }
+
     /// Reads what a version has changed of the graph of a store; `keep` in-edges of a node are read.
     pub(crate) fn overlay(
         &self,
@@ -156,6 +184,8 @@ impl KeptVersions {
         let dir = self.begin()?;
         let record = VersionRecord {
             graph: store.meta().edges_fingerprint(),
+            columns: store.meta().graph.types[0].columns.clone(),
+            parent: None,
             plan: plan.clone(),
             earlier: Vec::new(),
             stored: link(&dir)?,
@@ -178,6 +208,8 @@ impl KeptVersions {
         version.overlay.write(store, version.keep, &overlay)?;
         let record = VersionRecord {
             graph: store.meta().edges_fingerprint(),
+            columns: store.meta().graph.types[0].columns.clone(),
+            parent: Some(version.parent.to_owned()),
             plan: version.plan.clone(),
             earlier: version.earlier,
             stored: Vec::new(),
@@ -186,6 +218,51 @@ impl KeptVersions {
             overlay: Some(version.keep.to_vec()),
         };
         self.finish(fingerprint, &record)
+    }
+
+    /// Removes what no later version needs of the ancestors of a version, apart from its parent:
+    /// their graphs, and the rows of those that no other version keeps.
+    pub(crate) fn remove_old(&self, fingerprint: &str) -> Result<(), InferError> {
+        let read = |name: &String| VersionRecord::read(&self.path(name));
+        let parent_of = |name: &String| read(name).and_then(|record| record.parent);
+        let parent = parent_of(&fingerprint.to_owned());
+        let mut old: Vec<String> = Vec::new();
+        let mut next = parent.as_ref().and_then(parent_of);
+        while let Some(name) = next.filter(|name| !old.contains(name)) {
+            next = parent_of(&name);
+            old.push(name);
+        }
+        let folders: BTreeSet<String> = old.iter().map(|name| folder(name)).collect();
+        let mut needed = BTreeSet::new();
+        let entries = std::fs::read_dir(&self.dir).map_err(InferError::io("read", &self.dir))?;
+        for entry in entries {
+            let entry = entry.map_err(InferError::io("read", &self.dir))?;
+            if !folders.contains(&*entry.file_name().to_string_lossy()) {
+                let record = VersionRecord::read(&entry.path());
+                needed.extend(record.into_iter().flat_map(|record| record.earlier));
+            }
+        }
+        // The oldest first: the others lead to it.
+        for name in old.iter().rev() {
+            match needed.contains(name) {
+                true => self.remove(&self.path(name).join(OVERLAY))?,
+                false => self.remove(&self.path(name))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a directory, if it is there; readers see all of it or nothing.
+    fn remove(&self, dir: &Path) -> Result<(), InferError> {
+        let to = self.dir.join(REMOVED);
+        if to.exists() {
+            std::fs::remove_dir_all(&to).map_err(InferError::io("remove", &to))?;
+        }
+        if dir.exists() {
+            std::fs::rename(dir, &to).map_err(InferError::io("rename", dir))?;
+            std::fs::remove_dir_all(&to).map_err(InferError::io("remove", &to))?;
+        }
+        Ok(())
     }
 
     /// Returns an empty directory for a version.

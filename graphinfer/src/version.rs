@@ -2,14 +2,15 @@
 //! in the outputs of earlier versions.
 
 use crate::InferError;
-use crate::changed_rows::{Layers, compute, open_kept};
+use crate::changed_rows::{Layers, compute, open_kept, refuse_plan};
 use crate::embedding::{embedding_columns, reads_logits, vectors};
 use crate::identity::fingerprint;
 use crate::infer::finished;
 use crate::kept_rows::KeptRows;
-use crate::kept_versions::{KeptVersions, NewVersion, OpenVersion, find};
+use crate::kept_versions::{KeptVersions, NewVersion, OpenVersion};
 use crate::layer::first_not_finite;
 use crate::model::TrainedModel;
+use crate::parent::{Parent, named_parent};
 use crate::part::{Computed, write_part};
 use crate::plan::InferPlan;
 use crate::predict::labels;
@@ -18,12 +19,12 @@ use cluster::open_output;
 use gnn::{Dense, Head};
 use graphdelta::{After, Changes, Numbers, Overlay, Reach, ReachPlan, Work, reach};
 use schemas::{
-    ChangesSpec, Dangling, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter, Event, GraphPlan,
-    KeptOutput, Labels, Manifest, NodeIdx, Opened, Output, ParentOutput, Progress, ReplacedRows,
-    Sampling, VersionMeta, write_version_part,
+    ChangesSpec, ColumnMeta, Dangling, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter,
+    Event, GraphPlan, KeptOutput, Labels, Manifest, NodeIdx, Opened, Output, ParentOutput,
+    Progress, ReplacedRows, Sampling, VersionMeta, error_chain, write_version_part,
 };
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use store::Store;
 
@@ -57,12 +58,6 @@ pub struct Decision {
     pub all: Vec<Work>,
 }
 
-/// A parent whose rows are kept.
-struct Parent {
-    dir: PathBuf,
-    manifest: Manifest,
-}
-
 /// A version before its rows are computed.
 struct Prepared {
     layers: Layers,
@@ -84,13 +79,10 @@ struct Prepared {
 /// cannot be read, or the rows of the model cannot be kept.
 pub fn check_version(plan: &InferPlan, input: VersionInput<'_>) -> Result<(), InferError> {
     let trained = open_model(plan, input.graph)?;
-    let parent = Parent::open(input.parent)?;
-    if find(&plan.work_dir, &parent.manifest.fingerprint).is_none() {
-        return Err(parent.is_not_kept(plan));
-    }
+    let kept = Parent::open(input.parent)?.kept(plan)?;
     let sampled = trained.record.sampled.as_ref();
     let sampling = sampled.map_or(Sampling::Uniform, |of| of.sampling);
-    input.read(sampling).map(drop)
+    input.read(sampling, &kept.columns).map(drop)
 }
 
 /// Checks that the rows of a model can be kept for later versions.
@@ -102,17 +94,26 @@ pub fn check_kept_model(plan: &InferPlan, graph: &GraphPlan) -> Result<(), Infer
     open_model(plan, graph).map(drop)
 }
 
+/// Checks, before a model is trained, that the rows of its nodes can be kept.
+///
+/// # Errors
+///
+/// Says which property of the graph or the plan prevents it.
+pub fn check_kept_plan(plan: &InferPlan, graph: &GraphPlan) -> Result<(), InferError> {
+    let mut relations = graph.relations.iter();
+    let problem = match () {
+        () if graph.is_typed() => "nodes have types",
+        () if relations.any(|of| of.edges.dangling() == Dangling::Drop) => {
+            "`dangling` is \"drop\", so a new node may have edges that were left out before"
+        }
+        () => return refuse_plan(plan, graph.types[0].nodes.feature_meta()),
+    };
+    Err(InferError::FullRun(problem))
+}
+
 /// Opens a model whose rows can be kept.
 fn open_model(plan: &InferPlan, graph: &GraphPlan) -> Result<TrainedModel, InferError> {
-    if graph.is_typed() {
-        return Err(InferError::FullRun("nodes have types"));
-    }
-    let mut relations = graph.relations.iter();
-    if relations.any(|of| of.edges.dangling() == Dangling::Drop) {
-        return Err(InferError::FullRun(
-            "`dangling` is \"drop\", so a new node may have edges that were left out before",
-        ));
-    }
+    check_kept_plan(plan, graph)?;
     let (trained, _) = open_kept(plan, graph.types[0].nodes.feature_meta())?;
     Ok(trained)
 }
@@ -121,7 +122,7 @@ fn open_model(plan: &InferPlan, graph: &GraphPlan) -> Result<TrainedModel, Infer
 ///
 /// # Errors
 ///
-/// As [`infer_version`], but nothing is written except out-edges in the working directory.
+/// As [`infer_version`]; nothing is written, except out-edges that are missing.
 pub fn predict_version(
     plan: &InferPlan,
     store: &Store,
@@ -129,8 +130,9 @@ pub fn predict_version(
 ) -> Result<Decision, InferError> {
     let layers = Layers::open(plan, store)?;
     let parent = Parent::open(input.parent)?;
-    let versions = KeptVersions::lock(&plan.work_dir)?;
-    let changes = input.read(store.meta().sampling)?;
+    // A run may hold the lock; it changes no file that is read here.
+    let versions = KeptVersions::unlocked(&plan.work_dir);
+    let changes = input.read_for(store)?;
     let prepared = Prepared::new(layers, parent, &versions, (store, input, changes))?;
     Ok(prepared.decision)
 }
@@ -153,19 +155,31 @@ pub fn infer_version(
 ) -> Result<Manifest, InferError> {
     store.cluster().set_phase("infer, its start");
     let layers = Layers::open(plan, store)?;
-    let parent = Parent::open(input.parent)?;
-    let changes = input.read(store.meta().sampling)?;
+    let parent = Parent::open(input.parent);
+    // A finished version is skipped, even if its parent is gone.
+    let of_parent = match &parent {
+        Ok(parent) => Some(parent.manifest.fingerprint.clone()),
+        Err(_) => named_parent(&plan.output, input.parent),
+    };
+    let Some(of_parent) = of_parent else {
+        return Err(parent.err().expect("an open parent has a fingerprint"));
+    };
+    let changes = input.read_for(store)?;
     let mut identity = layers.plan_json.clone();
     identity["changes"] = json!(fingerprints(&changes)?);
-    identity["parent"] = json!(parent.manifest.fingerprint);
+    identity["parent"] = json!(of_parent);
     if input.full {
         // Its rows are the same, but it keeps none of its parent.
         identity["full"] = json!(true);
     }
     let own = fingerprint(&identity, store);
     if let Some(manifest) = finished(plan, &own, store)? {
+        if let Err(error) = EmbeddingsDataset::open(&plan.output) {
+            tracing::warn!("the version is finished, but {}", error_chain(&error));
+        }
         return Ok(manifest);
     }
+    let parent = parent?;
     let versions = KeptVersions::lock(&plan.work_dir)?;
     let prepared = Prepared::new(layers, parent, &versions, (store, input, changes))?;
     prepared.check_kept()?;
@@ -187,46 +201,31 @@ pub fn infer_version(
     );
     prepared.write(&output, &versions, &mut manifest)?;
     output.finish(&manifest)?;
+    if let Err(error) = versions.remove_old(&own) {
+        // The next version tries again.
+        tracing::warn!("{}", error_chain(&error));
+    }
     Ok(manifest)
 }
 
 impl VersionInput<'_> {
-    /// Reads the tables of changes.
-    fn read(&self, sampling: Sampling) -> Result<Vec<Changes>, InferError> {
+    /// Reads the tables of changes; `columns` are those of the store's features.
+    fn read(&self, sampling: Sampling, columns: &[ColumnMeta]) -> Result<Vec<Changes>, InferError> {
         let nights = self.nights.iter();
-        let read = nights.map(|night| Changes::read(night, self.base, self.graph, sampling));
+        let of_store = (sampling, &[columns][..]);
+        let read = nights.map(|night| Changes::read(night, self.base, self.graph, of_store));
         Ok(read.collect::<Result<_, _>>()?)
+    }
+
+    /// Reads the tables of changes of a store.
+    fn read_for(&self, store: &Store) -> Result<Vec<Changes>, InferError> {
+        self.read(store.meta().sampling, &store.meta().graph.types[0].columns)
     }
 }
 
 fn fingerprints(changes: &[Changes]) -> Result<Vec<Value>, InferError> {
     let nights = changes.iter().map(Changes::fingerprints);
     Ok(nights.collect::<Result<_, _>>()?)
-}
-
-impl Parent {
-    fn open(dir: &Path) -> Result<Self, InferError> {
-        let dataset = EmbeddingsDataset::open(dir)?;
-        Ok(Self {
-            dir: dir.to_owned(),
-            manifest: dataset.manifest().clone(),
-        })
-    }
-
-    fn problem(&self, problem: String) -> InferError {
-        InferError::Parent {
-            dir: self.dir.clone(),
-            problem,
-        }
-    }
-
-    fn is_not_kept(&self, plan: &InferPlan) -> InferError {
-        self.problem(format!(
-            "cannot be continued: its rows are not kept in {}; versions need the `work_dir` of \
-             their parent, which was run with [incremental]; start with a run without a parent",
-            plan.work_dir.display()
-        ))
-    }
 }
 
 impl Decision {
@@ -303,6 +302,9 @@ impl Prepared {
         let name = parent.manifest.fingerprint.clone();
         let version = versions.open(&name)?;
         let version = version.ok_or_else(|| parent.is_not_kept(&layers.plan))?;
+        if !versions.has_graph(&name, &version.record) {
+            return Err(parent.is_too_old());
+        }
         if version.record.graph != store.meta().edges_fingerprint() {
             return Err(parent.problem(
                 "is of another graph: the tables of [input], `seed` or the sampling have changed \
@@ -427,6 +429,7 @@ impl Prepared {
             output.commit_part(num_parts, part)?;
         }
         let new = NewVersion {
+            parent: &self.parent.manifest.fingerprint,
             plan: &self.layers.plan_json,
             earlier: kept.iter().map(|of| of.fingerprint.clone()).collect(),
             overlay: after.overlay(),

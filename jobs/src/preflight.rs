@@ -5,7 +5,7 @@ mod targets;
 use std::path::PathBuf;
 
 use gnn::{Decoder, Task};
-use graphinfer::{InferPlan, Method, check_kept_model, check_version};
+use graphinfer::{InferPlan, Method, check_kept_model, check_kept_plan, check_version};
 use graphscore::{ScoreError, ScorePlan};
 use graphtrainer::metric::Metric;
 use graphtrainer::{Loss, TrainError, TrainPlan, TrainSpec};
@@ -74,10 +74,13 @@ fn versions(job: &Job) -> Result<(), JobError> {
         return Ok(());
     };
     match job.version() {
+        // It is skipped, even if its parent is gone.
+        Some(_) if is_done(job, Stage::Infer) => Ok(()),
         Some(version) => Ok(check_version(plan, version)?),
         None if job.versions.are_kept && job.brings_model() => {
             Ok(check_kept_model(plan, &job.graph)?)
         }
+        None if job.versions.are_kept => Ok(check_kept_plan(plan, &job.graph)?),
         None => Ok(()),
     }
 }

@@ -141,8 +141,9 @@ impl Case<'_> {
     ) -> Overlay {
         let (shape, plan) = (self.shape, &self.plan);
         let mut numbers = Numbers::of(store, &self.graph, parent).unwrap();
-        let read =
-            |of: &ChangesSpec| Changes::read(of, self.dir, &self.graph, self.sampling).unwrap();
+        let read = |of: &ChangesSpec| {
+            Changes::read(of, self.dir, &self.graph, (self.sampling, &[])).unwrap()
+        };
         let nights = nights.iter().map(|of| numbers.apply(read(of)).unwrap());
         let nights = nights.collect();
         let numbers = Arc::new(numbers);

@@ -50,7 +50,7 @@ fn apply(dir: &Path, nodes: Nodes<'_>, edges: Edges<'_>) -> Result<(), DeltaErro
     let keep = vec![2];
     let store = build(&graph, &dir.join("store"), (Sampling::Uniform, &keep), 2);
     let mut all = Numbers::of(&store, &graph, Overlay::default())?;
-    let night = all.apply(Changes::read(&spec, dir, &graph, Sampling::Uniform)?)?;
+    let night = all.apply(Changes::read(&spec, dir, &graph, (Sampling::Uniform, &[]))?)?;
     let out = OutEdges::open_or_write(&store, &keep, &dir.join("out"))?;
     let plan = ReachPlan {
         hops: vec![keep.clone()],
@@ -170,7 +170,7 @@ fn tables_with_other_columns_are_refused() {
                 ..ChangesSpec::default()
             },
         };
-        let read = Changes::read(&spec, dir.path(), &graph, Sampling::Uniform);
+        let read = Changes::read(&spec, dir.path(), &graph, (Sampling::Uniform, &[]));
         let error = read.unwrap_err();
         let shown = error_chain(&error).replace(&format!("{}/", dir.path().display()), "");
         assert_eq!(shown, expected);
@@ -194,7 +194,7 @@ fn tables_with_other_columns_are_refused() {
     check(
         true,
         vec![("id", one()), ("f", text(&["a"])), ("op", op())],
-        "changes cannot be applied: features of `input.nodes` have categories or times",
+        "the changes of `input.nodes` have a column `f` of category, but the table has one of number",
     );
     check(
         false,

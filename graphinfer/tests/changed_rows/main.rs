@@ -211,7 +211,7 @@ fn check(case: &Case, met: &mut Met) {
         let own = dir.join(format!("version-{version}"));
         let changes = tables.write(&shape, &own);
         let mut numbers = Numbers::of(&store, &graph, overlay).unwrap();
-        let changes = Changes::read(&changes, dir, &graph, case.sampling).unwrap();
+        let changes = Changes::read(&changes, dir, &graph, (case.sampling, &[])).unwrap();
         let nights = vec![numbers.apply(changes).unwrap()];
         let (reached, of_version) =
             reach(&Arc::new(numbers.clone()), nights, &out, &limits).unwrap();

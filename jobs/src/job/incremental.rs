@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use gnn::LayerKind;
+use gnn::typed::TypedKind;
 use graphinfer::Method;
-use schemas::ChangesSpec;
+use schemas::{ChangesSpec, NodesSpec};
 use serde::Deserialize;
 
 use super::{JobSpec, key};
@@ -91,8 +93,31 @@ impl JobSpec {
                 "must be 1 in a job with [incremental]",
             );
         }
+        self.check_kept_training(found);
         if parent == Some(true) {
             self.check_version_stages(found);
+        }
+    }
+
+    /// Checks that the rows of the model that the job trains can be kept.
+    fn check_kept_training(&self, found: &mut Found) {
+        let Some(train) = &self.train else { return };
+        let mut wrong = |name: &str, problem: &str| found.push(key(name, problem));
+        if train.model == TypedKind::Conv(LayerKind::LightGcn) {
+            let problem = "is \"lightgcn\", which reads the rows of all layers; [incremental] cannot \
+                           keep them";
+            wrong("train.model", problem);
+        }
+        let has_weights = self.input.edges.values().any(|of| of.weight.is_some());
+        let reads_weights = has_weights && train.model.takes_edge_weights();
+        if reads_weights && train.edge_weight != Some(false) {
+            let problem = "must be false in a job with [incremental], because edges have weights";
+            wrong("train.edge_weight", problem);
+        }
+        let is_learnt = |of: &NodesSpec| of.embedding.is_some();
+        if self.input.nodes.values().any(is_learnt) {
+            let problem = "gives nodes learnable rows, which [incremental] cannot keep";
+            wrong("input.nodes.embedding", problem);
         }
     }
 
