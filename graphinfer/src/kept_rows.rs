@@ -59,8 +59,8 @@ impl KeptRows {
     pub(crate) fn of_files(dir: &Path, records: &[RowRecord]) -> Result<Self, InferError> {
         let layer = |record: &RowRecord| {
             let rows = record.map(dir)?;
-            if !record.is_intact(&rows) {
-                let path = dir.join(&record.name);
+            let path = dir.join(&record.name);
+            if !record.is_as_written(&rows, &path)? {
                 return Err(damaged(&path, CHANGED));
             }
             Ok(LayerRows {

@@ -4,6 +4,7 @@ use crate::InferError;
 use gnn::kernel::round_all_to_bf16;
 use gnn::{RowFormat, SharedRows};
 use rayon::prelude::*;
+use schemas::known;
 use schemas::xxh::hash_bytes;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -238,10 +239,23 @@ impl RowRecord {
 
     /// Tells whether the mapped rows have the recorded checksum.
     pub(crate) fn is_intact(&self, rows: &SharedRows) -> bool {
-        let pieces = rows.bytes().par_chunks(PIECE_BYTES).enumerate();
-        let hashes = pieces.map(|(index, piece)| checksum(index, piece));
-        rows.rows() == self.rows && hashes.reduce(|| 0, u64::wrapping_add) == self.checksum
+        rows.rows() == self.rows && sum_of(rows) == self.checksum
     }
+
+    /// As [`Self::is_intact`] of the rows in the file `path`, which is not read if it has not changed
+    /// since its checksum was computed.
+    pub(crate) fn is_as_written(&self, rows: &SharedRows, path: &Path) -> Result<bool, InferError> {
+        let sum = || Ok::<_, InferError>(sum_of(rows).to_string());
+        let found = known::checksum_of("rows", &[path], sum)?;
+        Ok(rows.rows() == self.rows && found == self.checksum.to_string())
+    }
+}
+
+/// Returns the sum of the checksums of all pieces.
+fn sum_of(rows: &SharedRows) -> u64 {
+    let pieces = rows.bytes().par_chunks(PIECE_BYTES).enumerate();
+    let hashes = pieces.map(|(index, piece)| checksum(index, piece));
+    hashes.reduce(|| 0, u64::wrapping_add)
 }
 
 /// Returns a hash of a piece and its position.

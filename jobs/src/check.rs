@@ -19,7 +19,7 @@ use store::StoreSize;
 use crate::cli::{CheckArgs, Stage};
 use crate::console::{Console, line_out};
 use crate::error::JobError;
-use crate::job::{Job, Overrides};
+use crate::job::{CHECKSUMS, Job, Overrides};
 use crate::preflight::preflight;
 
 /// Checks a job.
@@ -39,6 +39,9 @@ pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
     let job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
     console.name_job(&job.name);
     let context = || format!("job {}", args.job.path.display());
+    if job.versions.are_kept {
+        schemas::known::remember(&job.work_dir.join(CHECKSUMS));
+    }
     let (survey, pairs, prediction) = look(&job).with_context(context)?;
     let version = version::predict(&job).with_context(context)?;
     if args.json {

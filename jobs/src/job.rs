@@ -29,6 +29,9 @@ use incremental::{IncrementalSpec, Versions};
 /// Name of the store in `work_dir`.
 pub(crate) const STORE: &str = "store";
 
+/// Name of the file in `work_dir` with the checksums of files that were read.
+pub(crate) const CHECKSUMS: &str = "checksums.json";
+
 /// Base of relative paths: empty, for the working directory, so that messages show paths as they
 /// were written.
 const BASE: &str = "";

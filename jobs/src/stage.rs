@@ -8,7 +8,7 @@ use graphinfer::{Method, infer_version};
 use graphtrainer::{Source, TrainPlan};
 use schemas::dataset::is_begun;
 use schemas::progress::Progress;
-use schemas::{Manifest, read_manifest};
+use schemas::{Manifest, known, read_manifest};
 use store::Store;
 
 use crate::check::taken::{is_done, refuse_taken};
@@ -16,7 +16,7 @@ use crate::cli::{RunArgs, Stage};
 use crate::console::Console;
 use crate::ending;
 use crate::error::JobError;
-use crate::job::{Job, Overrides};
+use crate::job::{CHECKSUMS, Job, Overrides};
 use crate::leftovers::remove_unused;
 use crate::memory::plan_free_memory;
 use crate::preflight::preflight;
@@ -44,6 +44,9 @@ pub(crate) fn run(args: &RunArgs, console: &Console) -> anyhow::Result<()> {
     let edits = args.job.edits();
     let job = Job::load(&args.job.path, &edits, &overrides)?;
     check_version_flags(args, &job)?;
+    if job.versions.are_kept {
+        known::remember(&job.work_dir.join(CHECKSUMS));
+    }
     plan_free_memory(job.memory_budget);
     console.name_job(&job.name);
     let context = || format!("job {}", args.job.path.display());
@@ -115,6 +118,10 @@ fn run_stages(job: &Job, processes: &Processes, console: &Console) -> anyhow::Re
     if processes.cluster.process() == 0 {
         let shared = job.work_dir.parent().filter(|_| num_processes > 1);
         remove_unused(shared.unwrap_or(&job.work_dir), num_processes);
+    }
+    if let Err(error) = known::save() {
+        // The next run reads the files again.
+        tracing::warn!("{}", schemas::error_chain(&error));
     }
     report(job, &done, (started.elapsed(), num_processes), console);
     Ok(())

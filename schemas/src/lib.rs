@@ -143,6 +143,7 @@ pub mod guard;
 mod ids;
 mod idx;
 mod input;
+pub mod known;
 mod parquet_file;
 pub mod path;
 pub mod progress;

@@ -6,7 +6,7 @@ use std::path::Path;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::Result;
-use crate::storage;
+use crate::{known, storage};
 
 /// A writer that hashes the bytes which it passes on to another writer.
 pub struct Hashed<W> {
@@ -30,15 +30,18 @@ pub(crate) fn checksum(bytes: &[u8]) -> String {
     format!("xxh3:{:016x}", hash_bytes(bytes))
 }
 
-/// Returns a file's checksum in the form that manifests use: `xxh3:` and 16 hexadecimal digits.
+/// Returns a file's checksum in the form that manifests use: `xxh3:` and 16 hexadecimal digits. A
+/// file is not read if its checksum is [`known`].
 ///
 /// # Errors
 ///
 /// If the file cannot be read.
 pub fn file_checksum(path: &Path) -> Result<String> {
-    let mut state = Xxh3::new();
-    update_from_file(&mut state, path)?;
-    Ok(render(&state))
+    known::checksum_of("file", &[path], || {
+        let mut state = Xxh3::new();
+        update_from_file(&mut state, path)?;
+        Ok(render(&state))
+    })
 }
 
 impl<W: Write> Hashed<W> {

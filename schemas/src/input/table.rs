@@ -17,7 +17,7 @@ use super::type_words::type_words;
 use super::{Place, Unit, hints, path, unreadable};
 use crate::config::{ColumnKind, RowsWhere, TablePath};
 use crate::error::{Result, RowPlace, SchemaError};
-use crate::xxh;
+use crate::{known, xxh};
 
 /// Values of the widest column in a batch: few enough that they and their levels are still in the
 /// cache when they are copied.
@@ -305,6 +305,16 @@ impl TableFiles {
 
     /// Returns a fingerprint of the files: their names, sizes and contents.
     pub(super) fn fingerprint(&self) -> Result<String> {
+        let paths: Vec<&Path> = self.files.iter().map(|file| &*file.path).collect();
+        let names: Vec<&str> = self.files.iter().map(|file| &*file.name).collect();
+        let what = format!("table {names:?}");
+        let found = known::checksum_of(&what, &paths, || self.hash())?;
+        let mut files = self.files.iter();
+        files.try_for_each(|file| file.input.check_unchanged())?;
+        Ok(found)
+    }
+
+    fn hash(&self) -> Result<String> {
         let mut state = Xxh3::new();
         for file in &self.files {
             state.update(file.name.as_bytes());
@@ -319,7 +329,6 @@ impl TableFiles {
                 .len();
             state.update(&size.to_le_bytes());
             xxh::update_from_file(&mut state, &file.path)?;
-            file.input.check_unchanged()?;
         }
         Ok(format!("{:032x}", state.digest128()))
     }

@@ -1,0 +1,205 @@
+//! Checksums that are known: those of files that have not changed since they were hashed.
+//!
+//! A run with versions reads a few rows of large files, so hashing them would take most of its time.
+//! The system notes when a file changed, and no program can set that time back. So a file whose size
+//! and times are as before has the bytes of before.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::{Result, SchemaError};
+use crate::storage;
+use crate::xxh::fingerprint;
+
+/// A file that changed less than this before its checksum was noted may have changed again without
+/// another time: clocks of file systems have ticks.
+const SETTLED_NS: i128 = 2_000_000_000;
+
+/// The checksums of this process; none unless [`remember`] was called.
+static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+
+/// Checksums by the state of the files that were hashed.
+#[derive(Debug, Default)]
+struct Known {
+    path: PathBuf,
+    /// Time at which the file in `path` was written, in nanoseconds.
+    noted_ns: i128,
+    read: BTreeMap<String, String>,
+    used: BTreeMap<String, String>,
+}
+
+/// State of some files, and the time of their last change in nanoseconds.
+type State = (String, i128);
+
+/// Uses the checksums in a file from now on, and notes others for [`save`].
+pub fn remember(path: &Path) {
+    let mut known = Known {
+        path: path.to_owned(),
+        ..Known::default()
+    };
+    let noted = File::open(path).ok().and_then(|file| changed_ns(&file));
+    let text = fs::read(path).ok();
+    let read = text.and_then(|text| serde_json::from_slice(&text).ok());
+    if let (Some(noted_ns), Some(read)) = (noted, read) {
+        (known.noted_ns, known.read) = (noted_ns, read);
+    }
+    *KNOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+}
+
+/// Writes the checksums that were used since [`remember`], if others were than those in the file.
+///
+/// # Errors
+///
+/// If the file cannot be written.
+pub fn save() -> Result<()> {
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some(known) = known else { return Ok(()) };
+    let is_read = |(state, checksum): (&String, &String)| known.read.get(state) == Some(checksum);
+    if known.used.iter().all(is_read) {
+        return Ok(());
+    }
+    let temporary = known.path.with_extension("tmp");
+    let text = serde_json::to_vec_pretty(&known.used).expect("it holds text only");
+    let above = known.path.parent().unwrap_or(Path::new(""));
+    fs::create_dir_all(above).map_err(SchemaError::io("create", above))?;
+    fs::write(&temporary, text).map_err(SchemaError::io("write", &temporary))?;
+    fs::rename(&temporary, &known.path).map_err(SchemaError::io("rename", &temporary))
+}
+
+/// Returns a checksum of files: the known one if they have not changed since, else that of `hash`.
+/// `what` names what `hash` computes.
+///
+/// # Errors
+///
+/// As `hash`.
+pub fn checksum_of<E>(
+    what: &str,
+    files: &[&Path],
+    hash: impl FnOnce() -> std::result::Result<String, E>,
+) -> std::result::Result<String, E> {
+    let lock = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_on = lock().is_some();
+    let Some((before, changed_ns)) = is_on.then(|| state(what, files)).flatten() else {
+        return hash();
+    };
+    if let Some(known) = lock().as_mut()
+        && changed_ns + SETTLED_NS <= known.noted_ns
+        && let Some(checksum) = known.read.get(&before).cloned()
+    {
+        known.used.insert(before, checksum.clone());
+        return Ok(checksum);
+    }
+    let checksum = hash()?;
+    // They may have changed meanwhile.
+    if state(what, files).is_some_and(|(after, _)| after == before)
+        && let Some(known) = lock().as_mut()
+    {
+        known.used.insert(before, checksum.clone());
+    }
+    Ok(checksum)
+}
+
+/// Returns the state of local files; none if one of them has none.
+fn state(what: &str, files: &[&Path]) -> Option<State> {
+    let mut text = format!("{what}\n");
+    let mut last = i128::MIN;
+    for path in files {
+        if storage::is_remote(path) {
+            return None;
+        }
+        // Opening a file of a network file system asks for its present state.
+        let (of_file, changed_ns) = file_state(&File::open(path).ok()?)?;
+        let path = std::path::absolute(path).ok()?;
+        text.push_str(&format!("{path:?} {of_file}\n"));
+        last = last.max(changed_ns);
+    }
+    Some((fingerprint(text.as_bytes()), last))
+}
+
+fn changed_ns(file: &File) -> Option<i128> {
+    file_state(file).map(|(_, changed_ns)| changed_ns)
+}
+
+#[cfg(unix)]
+fn file_state(file: &File) -> Option<State> {
+    use std::os::unix::fs::MetadataExt as _;
+    let of = file.metadata().ok()?;
+    let nanoseconds =
+        |seconds: i64, more: i64| i128::from(seconds) * 1_000_000_000 + i128::from(more);
+    let changed_ns = nanoseconds(of.ctime(), of.ctime_nsec());
+    let modified_ns = nanoseconds(of.mtime(), of.mtime_nsec());
+    let text = format!(
+        "{} {} {} {modified_ns} {changed_ns}",
+        of.dev(),
+        of.ino(),
+        of.size()
+    );
+    Some((text, changed_ns))
+}
+
+/// Other systems have no time that programs cannot set.
+#[cfg(not(unix))]
+fn file_state(_file: &File) -> Option<State> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asks for the checksum of a file; tells whether it was hashed.
+    fn is_hashed(path: &Path) -> bool {
+        let mut hashed = false;
+        let found = checksum_of("test", &[path], || {
+            hashed = true;
+            Ok::<_, SchemaError>("a checksum".to_owned())
+        });
+        assert_eq!(found.unwrap(), "a checksum");
+        hashed
+    }
+
+    /// Has the checksums of a file noted at a time.
+    fn note(path: &Path, noted_ns: impl Fn(i128) -> i128) {
+        let own = state("test", &[path]).unwrap();
+        let read = BTreeMap::from([(own.0, "a checksum".to_owned())]);
+        *KNOWN.lock().unwrap() = Some(Known {
+            noted_ns: noted_ns(own.1),
+            read,
+            ..Known::default()
+        });
+    }
+
+    #[test]
+    fn a_file_is_hashed_again_if_it_may_have_changed() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        fs::write(&path, "rows").unwrap();
+        assert!(is_hashed(&path), "nothing is remembered");
+        note(&path, |changed| changed + SETTLED_NS);
+        assert!(!is_hashed(&path));
+        assert!(checksum_of("other", &[&path], || Err(())).is_err());
+        note(&path, |changed| changed + SETTLED_NS - 1);
+        assert!(is_hashed(&path), "it may have changed within a tick");
+        note(&path, |changed| changed + SETTLED_NS);
+        let times = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::write(&path, "swor").unwrap();
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_modified(times)
+            .unwrap();
+        assert!(is_hashed(&path), "size and modification time are as before");
+        // The file of checksums is written and read.
+        let noted = root.path().join("below/checksums.json");
+        remember(&noted);
+        assert!(is_hashed(&path));
+        save().unwrap();
+        remember(&noted);
+        assert_eq!(KNOWN.lock().unwrap().as_ref().unwrap().read.len(), 1);
+        save().unwrap();
+        assert!(is_hashed(&path), "nothing is remembered any more");
+    }
+}
