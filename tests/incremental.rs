@@ -527,6 +527,21 @@ fn two_nights_at_once_are_two_versions() {
 }
 
 #[test]
+fn a_night_without_changes_is_a_version_too() {
+    let (bench, mut world) = started(0);
+    Night::default().write(&bench, "nothing");
+    bench.run(&version("v1", "v0", &["nothing"], ""), &[]).ok();
+    assert!(rows(&bench, "out/v1") == rows(&bench, "out/v0"));
+    assert_eq!(bench.manifest("out/v1")["version"]["upserts"], 0);
+    world.night().write(&bench, "night");
+    bench.run(&version("v2", "v1", &["night"], ""), &[]).ok();
+    bench.run(&version("v3", "v2", &["nothing"], ""), &[]).ok();
+    world.write(&bench, "after");
+    let expected = full(&bench, "after", "", |job| job);
+    assert!(rows(&bench, "out/v2") == expected && rows(&bench, "out/v3") == expected);
+}
+
+#[test]
 fn changes_list_what_a_vector_store_applies() {
     let (bench, mut world) = started(0);
     let before = rows(&bench, "out/v0");

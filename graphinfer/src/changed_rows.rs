@@ -176,6 +176,12 @@ pub(crate) fn compute(
     (after, threads): (&After, &Threads),
     parent: Option<(&Reach, KeptRows)>,
 ) -> Result<ChangedRows, InferError> {
+    let parent = match parent {
+        Some((reach, rows)) if reaches_nothing(reach) => {
+            return Ok((rows, vec![Vec::new(); model.limits.len()]));
+        }
+        parent => parent,
+    };
     let trained = &model.trained;
     let version = Version::new(after, trained, model.limits.clone());
     let (reach, mut rows) = parent.map_or((None, KeptRows::default()), |(reach, rows)| {
@@ -220,6 +226,11 @@ pub(crate) fn compute(
 
 /// Nodes that a thread looks at together.
 const LISTED_PIECE: usize = 1 << 13;
+
+/// Tells whether the rows of all nodes stay, and their places in segments too.
+fn reaches_nothing(reach: &Reach) -> bool {
+    !reach.moves_ids && reach.layers.iter().all(Vec::is_empty)
+}
 
 /// The nodes that changes reach, layer by layer.
 struct Walk<'a> {
@@ -488,15 +499,7 @@ impl<'a> Version<'a> {
     ) -> Result<Dense, InferError> {
         if layer > 1 {
             let cols = self.trained.model.architecture().input_dim(layer);
-            let mut values = Vec::with_capacity(nodes.len() * cols);
-            for &node in nodes {
-                values.extend_from_slice(rows.row(layer - 1, node));
-            }
-            return Ok(Dense {
-                rows: nodes.len(),
-                cols,
-                values,
-            });
+            return Ok(rows.gather(layer - 1, nodes, cols));
         }
         let meta = self.after.store().meta().graph.types[0].features;
         let mut features = Features::with_capacity(meta, nodes.len());

@@ -6,7 +6,7 @@ use crate::rows::RowRecord;
 use arrow::array::{ArrayRef, AsArray, Float32Array, RecordBatch, UInt32Array};
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::{Float32Type, UInt32Type};
-use gnn::SharedRows;
+use gnn::{Dense, SharedRows};
 use schemas::xxh::file_checksum;
 use schemas::{FileEntry, NodeIdx};
 use std::path::Path;
@@ -88,6 +88,22 @@ impl KeptRows {
     /// If the version has no such row.
     pub fn row(&self, layer: usize, node: NodeIdx) -> &[f32] {
         self.get(layer, node).expect("the row is kept")
+    }
+
+    /// Copies the rows of some nodes after a layer, from 1, which are `cols` wide.
+    ///
+    /// # Panics
+    ///
+    /// If the version lacks one of the rows.
+    pub(crate) fn gather(&self, layer: usize, nodes: &[NodeIdx], cols: usize) -> Dense {
+        let mut values = Vec::with_capacity(nodes.len() * cols);
+        let rows = nodes.iter().map(|&node| self.row(layer, node));
+        rows.for_each(|row| values.extend_from_slice(row));
+        Dense {
+            rows: nodes.len(),
+            cols,
+            values,
+        }
     }
 
     /// Returns the nodes whose rows after a layer, from 1, this version has changed.

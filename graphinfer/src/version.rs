@@ -16,7 +16,7 @@ use crate::plan::InferPlan;
 use crate::predict::labels;
 use crate::threads::Threads;
 use cluster::open_output;
-use gnn::{Dense, Head};
+use gnn::Head;
 use graphdelta::{After, Changes, Numbers, Overlay, Reach, ReachPlan, Work, reach};
 use schemas::{
     ChangesSpec, ColumnMeta, Dangling, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter,
@@ -543,15 +543,7 @@ impl VersionWriter<'_> {
     fn compute(&self, nodes: &[NodeIdx], head: &Head<'_>) -> Result<Computed, InferError> {
         let trained = &self.layers.trained;
         let arch = trained.model.architecture();
-        let dense = |layer: usize| Dense {
-            rows: nodes.len(),
-            cols: arch.output_dim(layer),
-            values: nodes
-                .iter()
-                .flat_map(|&node| self.rows.row(layer, node))
-                .copied()
-                .collect(),
-        };
+        let dense = |layer: usize| self.rows.gather(layer, nodes, arch.output_dim(layer));
         let last = self.layers.limits.len();
         let logits = reads_logits(&self.columns)
             .then(|| head.run(dense(last)))
