@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A night's version against a full run, in turns: seconds, rows and bytes.
+"""A night's version against a full run, in turns: seconds, rows, bytes and peak memory.
 
 A graph of `graphflat generate` changes by random edges: half of them go, as many new ones lead to
 the destinations of other edges. A turn runs the version and a full run (store and inference) on the
@@ -10,6 +10,7 @@ full run is `graphflat run` of a job without [incremental].
 """
 import argparse
 import json
+import re
 import shutil
 import statistics
 import subprocess
@@ -49,13 +50,22 @@ dst = "dst"
 
 
 def run(args, name, text, *more):
-    """Runs a job; returns its seconds."""
+    """Runs a job; returns its seconds and its peak memory in GB."""
     path = args.dir / f"{name}.toml"
     path.write_text(text)
     started = time.monotonic()
     command = [args.program, "run", path.name, "--quiet", *more]
-    subprocess.run(command, cwd=args.dir, check=True)
-    return time.monotonic() - started
+    process = subprocess.Popen(command, cwd=args.dir)
+    peak = 0
+    while process.poll() is None:
+        # The peak since the program was loaded; rusage would count this script's own memory.
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        peak = max([peak] + [int(kib) for kib in re.findall(r"VmHWM:\s+(\d+) kB", status)])
+        time.sleep(0.005)
+    seconds = time.monotonic() - started
+    if process.returncode:
+        raise SystemExit(f"{command} ended with {process.returncode}")
+    return seconds, peak * 1024 / 1e9
 
 
 def draw_changes(args, edges, case, seed):
@@ -137,8 +147,8 @@ def main():
         subprocess.run([str(of) for of in generate + counts], check=True)
     edges = parquet.read_table(args.dir / "edges.parquet")
     folders = {case: draw_changes(args, edges, case, at) for at, case in enumerate(CASES, 1)}
-    print("| model | changes | rows | version | full run | ratio | bytes |")
-    print("|---|---|---|---|---|---|---|")
+    print("| model | changes | rows | version | full run | ratio | bytes | memory | full run |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for model, keys in MODELS.items():
         train = f"[flatten]\noutput = \"features-{model}\"\nhops = 2\nfanouts = [10, 10]\n"
         train += f"targets = \"train\"\n\n[train]\noutput = \"model-{model}\"\nmodel = \"{model}\"\n"
@@ -155,12 +165,14 @@ def main():
             night += f"[incremental]\nparent = \"first-{model}\"\n"
             full = INPUT.format(work="work-full", edges=f"{folder.name}/edges.parquet")
             full += infer.replace("OUT", "full")
-            seconds = ([], [])
+            seconds, peaks = ([], []), ([], [])
             for turn in range(args.turns):
                 for at, (name, text) in enumerate([("version", night), ("full", full)]):
                     for left in [name, "work-full" if name == "full" else name]:
                         shutil.rmtree(args.dir / left, ignore_errors=True)
-                    seconds[at].append(run(args, name, text))
+                    of_run = run(args, name, text)
+                    seconds[at].append(of_run[0])
+                    peaks[at].append(of_run[1])
                 if turn == 0:
                     same = map(np.array_equal, rows(args.dir / "version"), rows(args.dir / "full"))
                     assert all(same), f"{model}, {case}: the rows differ"
@@ -170,7 +182,8 @@ def main():
             print(
                 f"| {model} | {case} | {share:.2%} | {own:.2f} s | {all_rows:.2f} s"
                 f" | {own / all_rows:.2f}"
-                f" | {size(args.dir / 'version') / size(args.dir / 'full'):.2%} |",
+                f" | {size(args.dir / 'version') / size(args.dir / 'full'):.2%}"
+                f" | {max(peaks[0]):.2f} GB | {max(peaks[1]):.2f} GB |",
                 flush=True,
             )
 

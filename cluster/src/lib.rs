@@ -43,7 +43,7 @@ mod watch;
 
 pub use cluster::{Cluster, REASON_MAX, is_connection};
 pub use error::{ClusterError, WorkerError};
-pub use gather::gather_processes;
+pub use gather::{gather_processes, gather_to_first};
 pub use handshake::Secret;
 pub use hosts::read_hosts;
 pub use output::open_output;

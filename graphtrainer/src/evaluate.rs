@@ -38,7 +38,7 @@ pub(crate) struct Evaluator<'env> {
     bytes_max: usize,
     /// All batches, after an evaluation in which they fit into memory.
     kept: Option<Vec<Arc<Batch>>>,
-    /// What parts are ranked by, in their order, after an evaluation.
+    /// By ranked part, after an evaluation: links of the splits before, which are no candidates.
     known: Vec<RowLinks>,
 }
 
@@ -76,7 +76,7 @@ impl<'env> Evaluator<'env> {
     }
 
     /// Evaluates a model on the whole split, with the share of each process of a team. The result
-    /// depends on no number of processes.
+    /// does not depend on the number of processes.
     pub(crate) fn evaluate(
         &mut self,
         trained: TrainedModel<'_>,
@@ -85,9 +85,12 @@ impl<'env> Evaluator<'env> {
     ) -> Result<Evaluation, TrainError> {
         let (model, _) = trained;
         let mut whole = empty(model, with_confusion);
-        if self.num_targets() == 0 {
+        let num_batches = self.order.as_stored().len();
+        if num_batches == 0 {
             return Ok(whole);
         }
+        // The leader has the first batch.
+        let team = team.filter(|_| num_batches > 1);
         if let Some(team) = team {
             team.start(model, self.split, with_confusion);
         }
@@ -100,14 +103,16 @@ impl<'env> Evaluator<'env> {
         Ok(whole)
     }
 
-    /// Evaluates a model on each batch of the share.
+    /// Evaluates a model on the share: on each batch, since the sums of all shares are added in the
+    /// order of batches. Returns one evaluation if the share is the whole.
     pub(crate) fn evaluations(
         &mut self,
         trained: TrainedModel<'_>,
         with_confusion: bool,
     ) -> Result<Vec<Evaluation>, TrainError> {
-        let mut filling = Filling {
+        let mut filling = SplitEvaluation {
             evaluations: Vec::new(),
+            is_whole: self.share.1 == 1,
             with_confusion,
             trained,
             known: Known {
@@ -130,7 +135,11 @@ impl<'env> Evaluator<'env> {
         let (supply, order, split) = (self.supply, &self.order, self.split);
         let mut selections = order.as_stored();
         let (process, num_processes) = self.share;
-        let cut = |at: usize| at * selections.len() / num_processes;
+        debug_assert!(
+            num_processes == 1 || supply.vectoriser.shared.is_none(),
+            "a part that is ranked is in one share"
+        );
+        let cut = |at: usize| (at * selections.len()).div_ceil(num_processes);
         let own = selections.drain(cut(process)..cut(process + 1));
         let own: Vec<Selection> = own.collect();
         let (mut kept, mut kept_bytes) = (Some(Vec::new()), 0);
@@ -206,14 +215,14 @@ struct Computed {
 struct Known<'a> {
     source: &'a Source,
     split: Split,
-    /// Those of all parts, read when they are first needed.
+    /// The links of all parts, read when they are first needed.
     links: Option<KnownLinks>,
-    /// As rows of the parts of the split, in the order of evaluation.
+    /// The links as rows, by part of the split in the order of evaluation.
     of_parts: Vec<RowLinks>,
 }
 
 impl Known<'_> {
-    /// Returns those of the next part, or of one that was asked for before.
+    /// Returns the links of part `at`: the next one, or one that was ranked before.
     fn of_part(
         &mut self,
         at: usize,
@@ -232,25 +241,27 @@ impl Known<'_> {
     }
 }
 
-/// Adds the predictions of a model on a split, batch by batch.
-struct Filling<'a> {
-    /// One for each batch.
+/// The evaluation of a model on a split, batch by batch.
+struct SplitEvaluation<'a> {
+    /// One for each batch, or one for all.
     evaluations: Vec<Evaluation>,
+    /// Whether the batches are those of the whole split.
+    is_whole: bool,
     with_confusion: bool,
     trained: TrainedModel<'a>,
     known: Known<'a>,
     /// Parts that were ranked.
     num_ranked: usize,
-    /// Those of the batch before, which may share its blocks.
+    /// The logits of the batch before, which may share its blocks.
     computed: Option<Computed>,
 }
 
-impl Filling<'_> {
+impl SplitEvaluation<'_> {
     /// Adds the predictions on a batch.
     fn add(&mut self, batch: &Batch) -> Result<(), TrainError> {
         let (model, tables) = self.trained;
-        let is_known = |of: &Computed| Arc::ptr_eq(&of.blocks, &batch.blocks);
-        if !self.computed.as_ref().is_some_and(is_known) {
+        let is_same = |of: &Computed| Arc::ptr_eq(&of.blocks, &batch.blocks);
+        if !self.computed.as_ref().is_some_and(is_same) {
             self.rank()?;
             let learnable = trained_input(&batch.learnable, tables)?;
             let ranked = batch.ranked.clone();
@@ -275,7 +286,10 @@ impl Filling<'_> {
             let loss = gnn::loss(model.task(), logits, &batch.labels);
             evaluation.add(logits, &batch.labels, loss);
         }
-        self.evaluations.push(evaluation);
+        match self.evaluations.last_mut() {
+            Some(whole) if self.is_whole => whole.append(evaluation),
+            _ => self.evaluations.push(evaluation),
+        }
         Ok(())
     }
 

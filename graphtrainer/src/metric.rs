@@ -163,7 +163,9 @@ pub struct Evaluation {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct RankSums {
     num_queries: u64,
+    #[serde(with = "exact")]
     recall: f64,
+    #[serde(with = "exact")]
     ndcg: f64,
 }
 

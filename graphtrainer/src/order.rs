@@ -110,7 +110,7 @@ impl Order {
         self.counts.iter().sum()
     }
 
-    /// Returns the number of global batches in an epoch.
+    /// Returns the number of global batches in an epoch, if batches are not cut at parts.
     pub(crate) fn num_batches(&self) -> usize {
         self.num_targets().div_ceil(self.batch_size)
     }

@@ -15,7 +15,7 @@ use random::processes::in_processes;
 use random::{Graph, Shape, flatten_meta};
 use schemas::progress::Progress;
 use schemas::{
-    ErrorKind, Fanout, FlattenMeta, Labels, Layout, Manifest, Opened, Output, Sampling,
+    ErrorKind, Fanout, FlattenMeta, Labels, Layout, Manifest, Opened, Output, Sampling, Split,
     read_manifest, write_part,
 };
 
@@ -233,6 +233,68 @@ fn processes_evaluate_as_one_does() {
             "{metric}"
         );
         assert_eq!(written.splits["test"].num_targets, 1500);
+    }
+}
+
+/// Process 1 runs no worker, so it reads a broken part in evaluation alone.
+#[test]
+fn a_share_that_cannot_be_evaluated_ends_all_processes() {
+    let shape = Shape {
+        num_nodes: 6000,
+        num_edges: 6000,
+        ..Shape::default()
+    };
+    let graph = Graph::new(shape, 4);
+    let dirs = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    for dir in &dirs {
+        flatten_graph(&dir.path().join("features"), &graph, Layout::Shards);
+    }
+    for folder in ["nodes", "edges"] {
+        let path = dirs[1]
+            .path()
+            .join(format!("features/{folder}/part-00002.parquet"));
+        let mut bytes = fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&path, bytes).unwrap();
+    }
+    let table = "output = \"model\"\nmodel = \"gcn\"\nhidden = [8]\nepochs = 3\nbatch_size = 500\n";
+    let ended = in_processes(2, |cluster| {
+        let dir = dirs[cluster.process()].path();
+        train_among(&plan_of(dir, table, false).unwrap(), cluster, &silent())
+    });
+    let errors: Vec<TrainError> = ended.into_iter().map(Result::unwrap_err).collect();
+    for error in &errors {
+        let text = schemas::error_chain(error);
+        assert!(text.contains("part-00002.parquet"), "{text}");
+    }
+    assert!(
+        errors[0].is_peer_failure() && !errors[1].is_peer_failure(),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn processes_train_without_val_targets() {
+    let mut graph = Graph::new(Shape::default(), 4);
+    graph
+        .split
+        .iter_mut()
+        .filter(|of| **of == Split::Val)
+        .for_each(|of| *of = Split::Train);
+    let dir = tempfile::tempdir().unwrap();
+    flatten_graph(&dir.path().join("features"), &graph, Layout::Shards);
+    let plan = |output: &str| {
+        let table = format!("output = \"{output}\"\n{TABLE}");
+        plan_of(dir.path(), &table, false).unwrap()
+    };
+    train(&plan("one"), &silent()).unwrap();
+    in_processes(3, |cluster| {
+        train_among(&plan("many"), cluster, &silent()).unwrap()
+    });
+    for file in ["epochs.jsonl", "evaluation.json", "model.safetensors"] {
+        let read = |of: &str| fs::read(dir.path().join(of).join(file)).unwrap();
+        assert!(read("many") == read("one"), "{file}");
     }
 }
 

@@ -18,8 +18,10 @@ use crate::ranking::gain;
 pub(super) struct PairEvaluation {
     num_pairs: u64,
     num_candidates: u64,
+    #[serde(with = "exact")]
     reciprocal_sum: f64,
     hits: [u64; HITS.len()],
+    #[serde(with = "exact")]
     gains: [f64; GAINS.len()],
     #[serde(with = "exact")]
     scores: Vec<(f32, bool)>,

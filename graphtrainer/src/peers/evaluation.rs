@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cluster::{Cluster, gather_processes};
+use cluster::{Cluster, gather_to_first};
 use schemas::Split;
 
 use super::{Command, EvaluateCommand, Failure, LineSender};
@@ -48,33 +48,33 @@ impl<'a> Team<'a> {
         &self,
         own: Result<Vec<Evaluation>, TrainError>,
     ) -> Result<Vec<Evaluation>, TrainError> {
-        gather(self.cluster, own)
+        let (told, own_error) = told(own);
+        let all = gather_to_first(self.cluster, told)?;
+        if let Some(error) = own_error {
+            return Err(error);
+        }
+        let mut evaluations = Vec::new();
+        for (process, of_process) in all.into_iter().enumerate() {
+            let of_process = of_process.map_err(|failure| failure.into_error(process))?;
+            evaluations.extend(of_process);
+        }
+        Ok(evaluations)
     }
 }
 
-/// Sends the evaluations of this process to all others, or its error; returns those of all.
-fn gather(
-    cluster: &Cluster,
-    own: Result<Vec<Evaluation>, TrainError>,
-) -> Result<Vec<Evaluation>, TrainError> {
-    let (told, own_error) = match own {
+/// What a process tells the leader.
+type Told = Result<Vec<Evaluation>, Failure>;
+
+/// Returns what a process tells the leader, and its own error.
+fn told(own: Result<Vec<Evaluation>, TrainError>) -> (Told, Option<TrainError>) {
+    match own {
         Ok(evaluations) => (Ok(evaluations), None),
         Err(error) => (Err(Failure::of(&error)), Some(error)),
-    };
-    let all = gather_processes(cluster, told)?;
-    if let Some(error) = own_error {
-        return Err(error);
     }
-    let mut evaluations = Vec::new();
-    for (process, of_process) in all.into_iter().enumerate() {
-        let of_process = of_process.map_err(|failure| failure.into_error(process))?;
-        evaluations.extend(of_process);
-    }
-    Ok(evaluations)
 }
 
 /// The evaluation in a follower.
-pub(super) struct OwnShare<'a> {
+pub(super) struct FollowerEvaluation<'a> {
     plan: &'a TrainPlan,
     cluster: &'a Cluster,
     supply: Supply<'a>,
@@ -84,7 +84,7 @@ pub(super) struct OwnShare<'a> {
     evaluators: BTreeMap<Split, Evaluator<'a>>,
 }
 
-impl<'a> OwnShare<'a> {
+impl<'a> FollowerEvaluation<'a> {
     pub(super) fn new(
         plan: &'a TrainPlan,
         cluster: &'a Cluster,
@@ -99,8 +99,16 @@ impl<'a> OwnShare<'a> {
         }
     }
 
-    /// Evaluates this process's share, and gathers the shares of all.
-    pub(super) fn run(&mut self, command: EvaluateCommand) -> Result<(), TrainError> {
+    /// Evaluates this process's share and sends it to the leader. Returns the error of the share: the
+    /// leader will end the training.
+    ///
+    /// # Errors
+    ///
+    /// If another process is lost.
+    pub(super) fn run(
+        &mut self,
+        command: EvaluateCommand,
+    ) -> Result<Option<TrainError>, TrainError> {
         let EvaluateCommand {
             split,
             with_confusion,
@@ -112,6 +120,8 @@ impl<'a> OwnShare<'a> {
         let make = || Evaluator::of_plan(self.supply, split, self.plan, Some(self.cluster));
         let evaluator = self.evaluators.entry(split).or_insert_with(make);
         let own = evaluator.evaluations((&self.model, &[]), with_confusion);
-        gather(self.cluster, own).map(drop)
+        let (told, own_error) = told(own);
+        gather_to_first(self.cluster, told)?;
+        Ok(own_error)
     }
 }

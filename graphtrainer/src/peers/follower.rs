@@ -8,7 +8,7 @@ use cluster::Cluster;
 use schemas::threads::spawn_scoped;
 use schemas::{Manifest, read_manifest};
 
-use super::evaluation::OwnShare;
+use super::evaluation::FollowerEvaluation;
 use super::{
     Command, Connections, Control, Failure, LineSender, Report, StopReading, process_of, receive,
 };
@@ -60,7 +60,7 @@ pub(crate) fn follow(plan: &TrainPlan, cluster: &Cluster) -> Result<Manifest, Tr
         Ok(prepared) => prepared,
         Err(error) => {
             leader.sender.send(&Report::Unready(Failure::of(&error)));
-            return wait_for_end(leader).ok_or(error);
+            return Err(at_end(leader, error));
         }
     };
     leader.sender.send(&Report::Ready);
@@ -70,7 +70,7 @@ pub(crate) fn follow(plan: &TrainPlan, cluster: &Cluster) -> Result<Manifest, Tr
         vectoriser: &vectoriser,
         busy: &Busy::default(),
     };
-    let mut evaluation = OwnShare::new(plan, cluster, (&prepared, supply));
+    let mut evaluation = FollowerEvaluation::new(plan, cluster, (&prepared, supply));
     loop {
         match next_command(&mut connections.control[0])? {
             Command::Begin { epoch, done_steps } => {
@@ -85,7 +85,11 @@ pub(crate) fn follow(plan: &TrainPlan, cluster: &Cluster) -> Result<Manifest, Tr
                 return work.run(&mut connections);
             }
             // All epochs were done before.
-            Command::Evaluate(command) => evaluation.run(command)?,
+            Command::Evaluate(command) => {
+                if let Some(error) = evaluation.run(command)? {
+                    return Err(at_end(&mut connections.control[0], error));
+                }
+            }
             Command::Done(manifest) => return Ok(*manifest),
             _ => return Err(unexpected()),
         }
@@ -100,15 +104,10 @@ fn next_command(leader: &mut Control) -> Result<Command, TrainError> {
     }
 }
 
-/// Waits until the leader has cleaned up the output; returns a manifest if the output was finished.
-fn wait_for_end(leader: &mut Control) -> Option<Manifest> {
-    loop {
-        match next_command(leader) {
-            Ok(Command::Done(manifest)) => return Some(*manifest),
-            Ok(_) => {}
-            Err(_) => return None,
-        }
-    }
+/// Returns an error after the leader has cleaned up the output.
+fn at_end(leader: &mut Control, error: TrainError) -> TrainError {
+    while next_command(leader).is_ok() {}
+    error
 }
 
 fn ended(how: &str) -> TrainError {
@@ -138,7 +137,7 @@ struct FollowerWork<'a> {
     prepared: &'a Prepared,
     /// The epoch that it begins in, and its finished steps.
     begin: (u64, usize),
-    evaluation: OwnShare<'a>,
+    evaluation: FollowerEvaluation<'a>,
 }
 
 impl FollowerWork<'_> {
@@ -231,7 +230,10 @@ impl FollowerWork<'_> {
                     self.cluster
                         .set_phase(&format!("train, epoch {}/{epochs}", epoch + 1));
                 }
-                Event::Commanded(Ok(Command::Evaluate(asked))) => self.evaluation.run(asked)?,
+                Event::Commanded(Ok(Command::Evaluate(asked))) => {
+                    let failure = self.evaluation.run(asked)?;
+                    own_failure = own_failure.or(failure);
+                }
                 Event::Commanded(Ok(Command::Done(manifest))) => return Ok(*manifest),
                 Event::Commanded(command) => {
                     let error = match command {

@@ -10,7 +10,8 @@
 //! authenticates all connections, so no port is opened here.
 //!
 //! A worker that fails releases the workers that wait for it, through the servers, and its process
-//! reports the failure. A process that cannot prepare its workers reports that too. The leader then
+//! reports the failure. A process that cannot prepare its workers or evaluate its share reports that
+//! too. The leader then
 //! removes the output of a training that would fail again, and sends [`Command::Stop`]. Every
 //! process returns an error: the process that failed its own, the others one for which
 //! [`TrainError::is_peer_failure`] is true. The watch of the cluster notices a lost process.
