@@ -173,7 +173,7 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
     ),
     (
         "docs/benchmarks/links.md#Gowalla",
-        2,
+        4,
         Not("it needs the data set; `jobs/gowalla.toml` is our side"),
     ),
     (
