@@ -149,11 +149,6 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
         1,
         Not("`benches/versions/nightly.py` prints it"),
     ),
-    (
-        "docs/benchmarks/versions.md#Without hashing",
-        1,
-        Not("it needs a build of an earlier commit"),
-    ),
     ("docs/benchmarks/links.md#Citation graphs", 1, Not(LINKS)),
     (
         "docs/benchmarks/links.md#Settings of GCN on Cora",
