@@ -398,9 +398,10 @@ fn rows_alone_learn_the_train_targets_in_every_mode() {
         "mode = \"async\"",
         "mode = \"bounded\"\nstaleness = 1",
     ] {
+        // At a rate of 0.05, gradients of old parameters let about 2 % of the async runs diverge.
         let table = format!(
             "model = \"sage\"\nhidden = [16]\nepochs = 60\nworkers = 2\nbatch_size = 20\n\
-             dropout = 0.0\nlearning_rate = 0.05\n{mode}"
+             dropout = 0.0\nlearning_rate = 0.02\n{mode}"
         );
         let trained = fit(&plan(&table), &source_of(&bare()), None, &silent()).unwrap();
         let (first, last) = (&trained.history[0], &trained.history[59]);
