@@ -273,6 +273,15 @@ pub(crate) fn version(output: &str, parent: &str, nights: &[&str], infer: &str) 
     ))
 }
 
+/// A version of the whole tables in `tables`.
+fn of_snapshot(output: &str, parent: &str, tables: &str, infer: &str) -> Job {
+    let written = format!(
+        "[input.snapshot]\nnodes = \"{tables}/nodes.parquet\"\n\
+         edges = \"{tables}/edges.parquet\"\n\n[infer]\n"
+    );
+    version(output, parent, &[], infer).with("[infer]\n", &written)
+}
+
 /// Rows by id: bits of the embedding, and the prediction.
 pub(crate) type Rows = BTreeMap<String, (Vec<u32>, u32)>;
 
@@ -324,17 +333,28 @@ fn check_chain(model: &str, infer: &str, [edges_from, edges_to]: [&str; 2]) {
     world.write(&bench, "start");
     bench.run(&adapt(first(model, infer)), &[]).ok();
     let before = rows(&bench, "out/v0");
-    let (mut changed, mut of_parent) = (0, before.clone());
+    let (mut changed, mut rows_before) = (0, before.clone());
     for at in 1..=3 {
         let (night, tables) = (format!("night-{at}"), format!("tables-{at}"));
         world.night().write(&bench, &night);
         world.write(&bench, &tables);
-        let (own, parent) = (format!("v{at}"), format!("v{}", at - 1));
+        // The second night continues the version of a snapshot.
+        let of_parent = if at == 2 { "s" } else { "v" };
+        let (own, parent) = (format!("v{at}"), format!("{of_parent}{}", at - 1));
+        let whole = of_snapshot(&format!("s{at}"), &parent, &tables, infer);
         let outcome = bench
             .run(&adapt(version(&own, &parent, &[&night], infer)), &[])
             .ok();
         let expected = full(&bench, &tables, infer, adapt);
         let found = rows(&bench, &format!("out/{own}"));
+        bench.run(&adapt(whole), &[]).ok();
+        let of_whole = rows(&bench, &format!("out/s{at}"));
+        assert!(of_whole == expected, "{model}, snapshot {at}");
+        let manifest_of_whole = bench.manifest(&format!("out/s{at}"));
+        assert_eq!(
+            manifest_of_whole["report"],
+            bench.manifest(&format!("out/{own}"))["report"]
+        );
         assert_eq!(found.len(), world.nodes.len());
         assert!(found == expected, "{model}, version {at}: {outcome:?}");
         let manifest = bench.manifest(&format!("out/{own}"));
@@ -346,10 +366,10 @@ fn check_chain(model: &str, infer: &str, [edges_from, edges_to]: [&str; 2]) {
         let listed = own_ids(&bench, &format!("out/{own}"));
         let mut others = found.iter().filter(|(id, _)| !listed.contains(*id));
         assert!(
-            others.all(|(id, row)| of_parent.get(id) == Some(row)),
+            others.all(|(id, row)| rows_before.get(id) == Some(row)),
             "{model}, {at}"
         );
-        of_parent = found;
+        rows_before = found;
     }
     assert!(changed > 0, "{model}: every version was a full one");
     // The first version stands as it was.
@@ -406,7 +426,12 @@ fn a_new_category_and_the_first_null_of_a_column_are_refused() {
             ("op", Arc::new(StringArray::from_iter_values(["upsert"]))),
         ];
         bench.write_table("night/nodes.parquet", columns);
-        check_refused(&bench, &job, 3, &format!("error: job job.toml: {expected}"));
+        check_refused(
+            &bench,
+            &job,
+            3,
+            &format!("error: job job.toml: stage infer: {expected}"),
+        );
     };
     check(
         "d",
@@ -427,10 +452,12 @@ fn run_python(bench: &Bench, python: &Path, script: &str) -> Outcome {
     Outcome::of(&command.output().unwrap()).ok()
 }
 
-/// The blocks of a language on the page about versions.
+/// The page about versions.
+const PAGE: &str = include_str!("../docs/job/incremental.md");
+
+/// The blocks of a language on the page.
 fn blocks(language: &str) -> Vec<&'static str> {
-    let page = include_str!("../docs/job/incremental.md");
-    let blocks = page
+    let blocks = PAGE
         .split(&format!("```{language}\n"))
         .skip(1)
         .collect::<Vec<_>>();
@@ -444,8 +471,8 @@ fn blocks(language: &str) -> Vec<&'static str> {
 fn the_jobs_of_the_page_run_and_its_reader_reads_a_version() {
     let (bench, mut world) = (Bench::empty(), World::new());
     world.write(&bench, "start");
-    let [start, night] = blocks("toml")[..] else {
-        panic!("the page has two jobs");
+    let [start, night, snapshot] = blocks("toml")[..] else {
+        panic!("the page has two jobs and the table [input.snapshot]");
     };
     bench.run(&Job::of_text(start), &[]).ok();
     world.night().write(&bench, "changes/2026-11-26");
@@ -454,6 +481,13 @@ fn the_jobs_of_the_page_run_and_its_reader_reads_a_version() {
         .ok();
     let expected = rows(&bench, "out/embeddings-2026-11-26");
     assert_eq!(expected.len(), world.nodes.len());
+    world.write(&bench, "2026-11-26");
+    let (before, rest) = night.split_once("[input.changes]").unwrap();
+    let (_, after) = rest.split_once("[infer]").unwrap();
+    let of_snapshot = Job::of_text(&format!("{before}{snapshot}\n[infer]{after}"));
+    let of_snapshot = of_snapshot.with("output = \"out/embeddings-", "output = \"out/snapshot-");
+    bench.run(&of_snapshot, &["--date", "2026-11-26"]).ok();
+    assert!(rows(&bench, "out/snapshot-2026-11-26") == expected);
     let Some(python) = python() else { return };
     let script = format!(
         "{}\ntable = read_version('out/embeddings-2026-11-26', ['id', 'prediction'])\n\
@@ -669,13 +703,14 @@ fn keys_that_do_not_fit_are_refused_before_any_work() {
     check(
         parent,
         "",
-        "job job.toml: `incremental.parent`: is missing; [input.changes] are applied to the output \
-         that it names",
+        "job job.toml: `incremental.parent`: is missing; it names the output that [input.changes] are \
+         applied to",
     );
     check(
         "[[input.changes]]\nnodes = \"night/nodes.parquet\"\nedges = \"night/edges.parquet\"\n",
         "",
-        "`incremental.parent`: needs [input.changes], the tables of what has changed since",
+        "`incremental.parent`: needs [input.changes], the tables of what has changed since, or \
+         [input.snapshot], the whole tables as they are now",
     );
     check(
         "nodes = \"night",
@@ -718,9 +753,78 @@ fn keys_that_do_not_fit_are_refused_before_any_work() {
     check(
         "[infer]\n",
         "[flatten]\noutput = \"out/f\"\nhops = 1\nfanouts = [1]\n\n[infer]\n",
-        "`flatten`: does not read [input.changes] so far; with `incremental.parent` a job has the \
+        "`flatten`: does not read what has changed so far; with `incremental.parent` a job has the \
          stage [infer] alone, with `infer.model`",
     );
+}
+
+#[test]
+fn snapshots_that_do_not_fit_are_refused_and_change_nothing() {
+    let (bench, mut world) = started(0);
+    let before = rows(&bench, "out/v0");
+    world.night().write(&bench, "night");
+    world.write(&bench, "now");
+    let good = of_snapshot("v1", "v0", "now", "");
+    let check = |job: &Job, code: i32, expected: &str| {
+        let is_of_line = expected.starts_with("job.toml:");
+        let place = if is_of_line { "" } else { "job job.toml: " };
+        check_refused(&bench, job, code, &format!("error: {place}{expected}"));
+    };
+    check(
+        &good.with("edges = \"now/edges.parquet\"\n", ""),
+        2,
+        "`input.snapshot.edges`: is missing; a snapshot has all tables of [input]",
+    );
+    check(
+        &good.with(
+            "[input.snapshot]\n",
+            "[input.changes]\nnodes = \"night/nodes.parquet\"\n\n[input.snapshot]\n",
+        ),
+        2,
+        "job.toml:21: `input.snapshot`: cannot be used with [input.changes]",
+    );
+    check(
+        &good.with("now/nodes", "now/node"),
+        2,
+        "`input.snapshot.nodes`: no such file or directory: now/node.parquet",
+    );
+    // The tables of a night are no whole tables.
+    bench.write_table(
+        "now/edges.parquet",
+        vec![
+            ("src", ids([0, 3].into_iter())),
+            ("dst", ids([3, 4000].into_iter())),
+        ],
+    );
+    let context = "stage infer: ";
+    check(
+        &good,
+        3,
+        &format!("{context}row 1 of now/edges.parquet: column `dst`: no node has the id 4000"),
+    );
+    bench.write_table(
+        "now/nodes.parquet",
+        vec![
+            ("id", ids([0, 3, 4, 4].into_iter())),
+            ("x", floats([0.5; 4].into_iter())),
+            ("y", floats([0.5; 4].into_iter())),
+        ],
+    );
+    let twice = |row, id| {
+        let problem = format!("node {id} stands in the table twice");
+        format!("{context}row {row} of now/nodes.parquet: {problem}")
+    };
+    check(&good, 3, &twice(3, 4));
+    bench.write_table(
+        "now/nodes.parquet",
+        vec![
+            ("id", ids([0, 3, 0].into_iter())),
+            ("x", floats([0.5; 3].into_iter())),
+            ("y", floats([0.5; 3].into_iter())),
+        ],
+    );
+    check(&good, 3, &twice(2, 0));
+    assert!(rows(&bench, "out/v0") == before);
 }
 
 #[test]
@@ -751,7 +855,8 @@ fn flags_and_tables_that_do_not_fit_are_refused() {
         &good,
         &[],
         "is of another graph: the tables of [input], `seed` or the sampling have changed since; \
-         changes belong into [input.changes], and new tables need a run without a parent",
+         they must be those of the first run, with changes in [input.changes] or the tables of today \
+         in [input.snapshot]",
     );
 }
 

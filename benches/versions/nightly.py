@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
-"""A night's version against a full run, in turns: seconds, rows, bytes and peak memory.
+"""A night's versions against a full run, in turns: seconds, rows, bytes and peak memory.
 
 A graph of `graphflat generate` changes by random edges: half of them go, as many new ones lead to
-the destinations of other edges. A turn runs the version and a full run (store and inference) on the
-changed tables, each as a whole process, and compares all rows bit for bit in the first turn. The
-full run is `graphflat run` of a job without [incremental].
+the destinations of other edges. A turn runs a version of the changes, one of the whole changed
+tables ([input.snapshot]) and a full run (store and inference) on the changed tables, each as a whole
+process, and compares all rows bit for bit in the first turn. The full run is `graphflat run` of a
+job without [incremental].
 
     python nightly.py --program graphflat --dir DIR [--nodes N] [--edges M] [--turns T]
+    python nightly.py --program graphflat --dir DIR --tables nodes.parquet edges.parquet
+
+With --tables, the graph of these tables changes. Its first column of nodes is the id, the first two
+of edges are the ends. Nodes have the column `features`, or 64 random numbers.
 """
 import argparse
 import json
@@ -19,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 # What changes: share of the edges, share of the nodes to which they lead.
@@ -71,28 +77,27 @@ def run(args, name, text, *more):
 def draw_changes(args, edges, case, seed):
     """Writes changes and the changed table of edges; returns their folder."""
     share, of_nodes = CASES[case]
-    src, dst = (edges[name].to_numpy().astype(np.int64) for name in ("src", "dst"))
+    ids = parquet.read_table(args.dir / "nodes.parquet", columns=["id"])["id"].combine_chunks()
+    num_nodes = len(ids)
+    src, dst = (pc.index_in(edges[name], ids).to_numpy().astype(np.int64) for name in ("src", "dst"))
     rng = np.random.default_rng(seed)
     candidates = np.arange(len(src))
     if of_nodes < 1:
-        chosen = np.zeros(args.nodes, bool)
-        chosen[rng.choice(args.nodes, int(args.nodes * of_nodes), replace=False)] = True
+        chosen = np.zeros(num_nodes, bool)
+        chosen[rng.choice(num_nodes, int(num_nodes * of_nodes), replace=False)] = True
         candidates = np.flatnonzero(chosen[dst])
     count = min(int(len(src) * share), len(candidates))
     picked = rng.choice(candidates, count, replace=False)
     keys = (src << 32) | dst
     removed = np.unique(keys[picked[: count // 2]])
-    added = (rng.integers(0, args.nodes, count - count // 2) << 32) | dst[picked[count // 2 :]]
+    added = (rng.integers(0, num_nodes, count - count // 2) << 32) | dst[picked[count // 2 :]]
     added = np.setdiff1d(np.unique(added), keys)
     left = ~np.isin(keys, removed)
     folder = args.dir / case.replace(" ", "-").replace(",", "").replace("%", "percent")
     folder.mkdir(exist_ok=True)
-    types = [edges.schema.field(name) for name in ("src", "dst")]
-
     def table(ends, **columns):
-        ends = {"src": ends >> 32, "dst": ends & 0xFFFFFFFF}
-        fields = types + [pa.field("op", pa.string())] * len(columns)
-        return pa.table({**ends, **columns}).cast(pa.schema(fields))
+        ends = {"src": ids.take(ends >> 32), "dst": ids.take(ends & 0xFFFFFFFF)}
+        return pa.table({**ends, **columns})
 
     op = ["delete"] * len(removed) + ["upsert"] * len(added)
     changes = table(np.concatenate([removed, added]), op=pa.array(op, pa.string()))
@@ -128,6 +133,26 @@ def rows(output):
     return ids[order], values[order].view(np.uint32)
 
 
+def copy_tables(args):
+    """Writes the tables of a graph with the columns of a generated one."""
+    nodes, edges = (parquet.read_table(path) for path in args.tables)
+    rng = np.random.default_rng(0)
+    if "features" in nodes.column_names:
+        features = nodes["features"].combine_chunks()
+    else:
+        values = rng.standard_normal(64 * len(nodes), np.float32)
+        features = pa.FixedSizeListArray.from_arrays(values, 64)
+    columns = {
+        "id": nodes.column(0),
+        "features": features,
+        "label": pa.array(rng.integers(0, 16, len(nodes)), pa.int32()),
+        "split": pa.array(rng.choice(["train", "val", "test"], len(nodes))),
+    }
+    parquet.write_table(pa.table(columns), args.dir / "nodes.parquet")
+    ends = {"src": edges.column(0), "dst": edges.column(1)}
+    parquet.write_table(pa.table(ends), args.dir / "edges.parquet")
+
+
 def size(output):
     return sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
 
@@ -139,15 +164,19 @@ def main():
     parser.add_argument("--nodes", type=int, default=1 << 20)
     parser.add_argument("--edges", type=int, default=1 << 24)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--tables", type=Path, nargs=2)
     args = parser.parse_args()
     args.program = str(Path(shutil.which(args.program)).resolve())
-    if not (args.dir / "nodes.parquet").exists():
+    if args.tables:
+        args.dir.mkdir(exist_ok=True)
+        copy_tables(args)
+    elif not (args.dir / "nodes.parquet").exists():
         generate = [args.program, "generate", args.dir, "--seed", "1", "--features", "64"]
         counts = ["--nodes", args.nodes, "--edges", args.edges]
         subprocess.run([str(of) for of in generate + counts], check=True)
     edges = parquet.read_table(args.dir / "edges.parquet")
     folders = {case: draw_changes(args, edges, case, at) for at, case in enumerate(CASES, 1)}
-    print("| model | changes | rows | version | full run | ratio | bytes | memory | full run |")
+    print("| model | changes | rows | bytes | changes | snapshot | full run | ratios | memory |")
     print("|---|---|---|---|---|---|---|---|---|")
     for model, keys in MODELS.items():
         train = f"[flatten]\noutput = \"features-{model}\"\nhops = 2\nfanouts = [10, 10]\n"
@@ -160,32 +189,41 @@ def main():
         shutil.rmtree(args.dir / f"first-{model}", ignore_errors=True)
         run(args, "first", first)
         for case, folder in folders.items():
-            night = start + f"[input.changes]\nedges = \"{folder.name}/changes.parquet\"\n\n"
-            night += infer.replace("OUT", "version")
-            night += f"[incremental]\nparent = \"first-{model}\"\n"
+            of_parent = f"\n[incremental]\nparent = \"first-{model}\"\n"
+            tables = {
+                "changes": f"[input.changes]\nedges = \"{folder.name}/changes.parquet\"\n\n",
+                "snapshot": "[input.snapshot]\nnodes = \"nodes.parquet\"\n"
+                f"edges = \"{folder.name}/edges.parquet\"\n\n",
+            }
+            jobs = {
+                name: start + text + infer.replace("OUT", name) + of_parent
+                for name, text in tables.items()
+            }
             full = INPUT.format(work="work-full", edges=f"{folder.name}/edges.parquet")
-            full += infer.replace("OUT", "full")
-            seconds, peaks = ([], []), ([], [])
+            jobs["full"] = full + infer.replace("OUT", "full")
+            seconds, peaks = ({name: [] for name in jobs} for _ in range(2))
             for turn in range(args.turns):
-                for at, (name, text) in enumerate([("version", night), ("full", full)]):
+                for name, text in jobs.items():
                     for left in [name, "work-full" if name == "full" else name]:
                         shutil.rmtree(args.dir / left, ignore_errors=True)
                     of_run = run(args, name, text)
-                    seconds[at].append(of_run[0])
-                    peaks[at].append(of_run[1])
+                    seconds[name].append(of_run[0])
+                    peaks[name].append(of_run[1])
                 if turn == 0:
-                    same = map(np.array_equal, rows(args.dir / "version"), rows(args.dir / "full"))
-                    assert all(same), f"{model}, {case}: the rows differ"
-            own, all_rows = (statistics.median(of) for of in seconds)
-            manifest = json.loads((args.dir / "version/_manifest.json").read_text())
-            share = manifest["version"]["upserts"] / args.nodes
-            print(
-                f"| {model} | {case} | {share:.2%} | {own:.2f} s | {all_rows:.2f} s"
-                f" | {own / all_rows:.2f}"
-                f" | {size(args.dir / 'version') / size(args.dir / 'full'):.2%}"
-                f" | {max(peaks[0]):.2f} GB | {max(peaks[1]):.2f} GB |",
-                flush=True,
-            )
+                    of_full = rows(args.dir / "full")
+                    for name in tables:
+                        same = map(np.array_equal, rows(args.dir / name), of_full)
+                        assert all(same), f"{model}, {case}, {name}: the rows differ"
+            medians = {name: statistics.median(of) for name, of in seconds.items()}
+            manifest = json.loads((args.dir / "changes/_manifest.json").read_text())
+            num_nodes = parquet.read_metadata(args.dir / "nodes.parquet").num_rows
+            share = manifest["version"]["upserts"] / num_nodes
+            bytes_share = size(args.dir / "changes") / size(args.dir / "full")
+            cells = [model, case, f"{share:.1%}", f"{bytes_share:.1%}"]
+            cells += [f"{of:.2f} s" for of in medians.values()]
+            cells.append(", ".join(f"{medians[name] / medians['full']:.2f}" for name in tables))
+            cells.append(", ".join(f"{max(of):.2f}" for of in peaks.values()) + " GB")
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

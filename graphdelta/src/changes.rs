@@ -1,5 +1,6 @@
 //! Reads tables of changes: rows of nodes and edges with a column `op`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,10 +10,13 @@ use crate::numbers::row_error;
 use schemas::{
     ChangesSpec, ColumnMeta, DELETE, EdgeRows, EdgesPlan, EdgesSpec, Features, GraphPlan, IdType,
     Ids, InputSpec, NodeRows, NodesPlan, NodesSpec, OP, Sampling, TablePath, TypePlan, UPSERT,
-    WhereValue,
+    WhereValue, table_key,
 };
 
 const OPS: [&str; 2] = [UPSERT, DELETE];
+
+/// Key of the tables of changes in the job file.
+const OF_CHANGES: &str = "input.changes";
 
 /// The changes of one night, as their tables have them.
 #[derive(Clone, Debug, Default)]
@@ -57,8 +61,8 @@ pub(crate) struct EdgeChanges {
 
 impl Changes {
     /// Reads the changes that tables hold; `graph` is the plan of the tables that are changed.
-    /// `sampling` is that of the store, and `columns` are those of its features, by type; none if all
-    /// are numbers without gaps.
+    /// `sampling` is that of the store, and `columns` are those of its features, by type; none if
+    /// all are numbers without gaps.
     ///
     /// # Errors
     ///
@@ -72,26 +76,61 @@ impl Changes {
     ) -> Result<Self, DeltaError> {
         let mut changes = Self::default();
         for (name, path) in &spec.nodes {
-            let type_idx = graph
-                .type_idx(name)
-                .ok_or_else(|| unknown("node type", name))?;
+            let type_idx = type_idx(graph, name)?;
             let of_type = &graph.types[type_idx];
             let columns = columns.get(type_idx).copied().unwrap_or_default();
             let read = read_nodes((base, path), type_idx, of_type, columns);
             changes
                 .nodes
-                .push(read.map_err(|e| e.under_key("nodes", name))?);
+                .push(read.map_err(|e| e.under_key(OF_CHANGES, "nodes", name))?);
         }
         for (name, path) in &spec.edges {
-            let relation = graph.relation_idx(name);
-            let relation = relation.filter(|&at| !graph.relations[at].reversed);
-            let relation = relation.ok_or_else(|| unknown("relation with a table", name))?;
-            let read = read_edges(base, path, relation, (graph, sampling));
+            let table = EdgeTable {
+                base,
+                path,
+                graph,
+                relation: relation_idx(graph, name)?,
+            };
+            let read = read_edges(&table, sampling);
             changes
                 .edges
-                .push(read.map_err(|e| e.under_key("edges", name))?);
+                .push(read.map_err(|e| e.under_key(OF_CHANGES, "edges", name))?);
         }
         Ok(changes)
+    }
+
+    /// Checks the tables of changes, but not their rows; `sampling` is that of the store.
+    ///
+    /// # Errors
+    ///
+    /// If a table is missing or has other columns than the table that it changes.
+    pub fn check(
+        spec: &ChangesSpec,
+        base: &Path,
+        graph: &GraphPlan,
+        sampling: Sampling,
+    ) -> Result<(), DeltaError> {
+        for (name, path) in &spec.nodes {
+            let table = &graph.types[type_idx(graph, name)?].nodes;
+            let open = || {
+                like_nodes((base, path), table, Some(OPS[0]))?;
+                let all = ids_only(path, table.spec());
+                Ok(with_op(&all, Some(OPS[1])).into_plan(base)?)
+            };
+            let opened: Result<NodesPlan, DeltaError> = open();
+            opened.map_err(|e| e.under_key(OF_CHANGES, "nodes", name))?;
+        }
+        for (name, path) in &spec.edges {
+            let table = EdgeTable {
+                base,
+                path,
+                graph,
+                relation: relation_idx(graph, name)?,
+            };
+            let opened = table.whole(sampling, Some(OPS[0]));
+            opened.map_err(|e| e.under_key(OF_CHANGES, "edges", name))?;
+        }
+        Ok(())
     }
 
     /// Returns fingerprints of the tables.
@@ -118,12 +157,10 @@ impl Changes {
 }
 
 impl DeltaError {
-    /// Names the table of changes in place of the table that it changes.
-    fn under_key(self, kind: &str, name: &str) -> Self {
-        let key = match name {
-            "" => format!("input.changes.{kind}"),
-            _ => format!("input.changes.{kind}.{name}"),
-        };
+    /// Names the table of changes in place of the table that it changes; `list` is the key of its
+    /// tables.
+    pub(crate) fn under_key(self, list: &str, kind: &str, name: &str) -> Self {
+        let key = table_key(list, kind, name);
         match self {
             Self::Schema(error) => Self::Schema(error.under_key(&key)),
             Self::Gap { column, id, .. } => Self::Gap {
@@ -134,6 +171,19 @@ impl DeltaError {
             other => other,
         }
     }
+}
+
+/// Returns the position of a type by its name.
+pub(crate) fn type_idx(graph: &GraphPlan, name: &str) -> Result<usize, DeltaError> {
+    let found = graph.type_idx(name);
+    found.ok_or_else(|| unknown("node type", name))
+}
+
+/// Returns the position of a relation with a table by its name.
+pub(crate) fn relation_idx(graph: &GraphPlan, name: &str) -> Result<usize, DeltaError> {
+    let relation = graph.relation_idx(name);
+    let relation = relation.filter(|&at| !graph.relations[at].reversed);
+    relation.ok_or_else(|| unknown("relation with a table", name))
 }
 
 fn unknown(kind: &str, name: &str) -> DeltaError {
@@ -155,13 +205,16 @@ fn not_an_op(place: (std::path::PathBuf, schemas::RowPlace)) -> DeltaError {
     )
 }
 
-fn read_nodes(
+/// Opens a table with the columns of a node table, for the rows of one `op` or all.
+///
+/// # Errors
+///
+/// If it has other columns.
+pub(crate) fn like_nodes(
     (base, path): (&Path, &TablePath),
-    type_idx: usize,
-    of_type: &TypePlan,
-    stored: &[ColumnMeta],
-) -> Result<NodeChanges, DeltaError> {
-    let written = of_type.nodes.spec();
+    table: &NodesPlan,
+    op: Option<&str>,
+) -> Result<NodesPlan, DeltaError> {
     // Labels and splits reach nothing.
     let whole = NodesSpec {
         path: path.clone(),
@@ -170,25 +223,45 @@ fn read_nodes(
         num_classes: None,
         split: None,
         split_values: None,
-        ..written.clone()
+        ..table.spec().clone()
     };
-    let ids_only = NodesSpec {
+    let plan = with_op(&whole, op).into_plan(base)?;
+    check_columns(table, &plan)?;
+    Ok(plan)
+}
+
+/// Returns a table with the column of ids alone.
+fn ids_only(path: &TablePath, written: &NodesSpec) -> NodesSpec {
+    NodesSpec {
         path: path.clone(),
         id: written.id.clone(),
         rows_where: written.rows_where.clone(),
         ..NodesSpec::default()
-    };
-    let with_op = |spec: &NodesSpec, op: &str| {
-        let mut spec = spec.clone();
+    }
+}
+
+fn with_op(spec: &NodesSpec, op: Option<&str>) -> NodesSpec {
+    let mut spec = spec.clone();
+    if let Some(op) = op {
         let wanted = WhereValue::Text(op.to_owned());
         spec.rows_where.insert(OP.to_owned(), wanted);
-        spec.into_plan(base)
-    };
-    let upserted = with_op(&whole, OPS[0])?;
-    check_columns(&of_type.nodes, &upserted)?;
+    }
+    spec
+}
+
+fn read_nodes(
+    (base, path): (&Path, &TablePath),
+    type_idx: usize,
+    of_type: &TypePlan,
+    stored: &[ColumnMeta],
+) -> Result<NodeChanges, DeltaError> {
+    let written = of_type.nodes.spec();
+    let ids_only = ids_only(path, written);
+    let upserted = like_nodes((base, path), &of_type.nodes, Some(OPS[0]))?;
     let features = read_features(&upserted, stored)?;
-    let mut upserts = read_list(&with_op(&ids_only, OPS[0])?)?;
-    let deletes = read_list(&with_op(&ids_only, OPS[1])?)?;
+    let list = |op| read_list(&with_op(&ids_only, Some(op)).into_plan(base)?);
+    let mut upserts = list(OPS[0])?;
+    let deletes = list(OPS[1])?;
     let all = ids_only.into_plan(base)?;
     let rows = read_list(&all)?.rows;
     if let Some(row) = without_op(rows.into_iter(), [&upserts.rows, &deletes.rows]) {
@@ -208,14 +281,22 @@ fn read_nodes(
     })
 }
 
-/// Reads features with the categories that the store has. A column has nulls only if its column in the
-/// store has.
+/// Returns the columns of features with the categories that the store has; `stored` is empty if all
+/// are numbers without gaps.
+pub(crate) fn columns_as_stored<'a>(
+    plan: &NodesPlan,
+    stored: &'a [ColumnMeta],
+) -> Cow<'a, [ColumnMeta]> {
+    match stored {
+        [] => plan.column_meta(schemas::Categories::default(), &[]).into(),
+        stored => stored.into(),
+    }
+}
+
+/// Reads features with the categories that the store has. A column has nulls only if its column in
+/// the store has.
 fn read_features(changes: &NodesPlan, stored: &[ColumnMeta]) -> Result<Features, DeltaError> {
-    let plain = changes.column_meta(schemas::Categories::default(), &[]);
-    let columns = match stored {
-        [] => &plain,
-        stored => stored,
-    };
+    let columns = &*columns_as_stored(changes, stored);
     let mut features = Features::empty(changes.feature_meta());
     for unit in changes.units() {
         let rows = changes.read_rows(unit, None, columns)?;
@@ -232,7 +313,10 @@ fn read_features(changes: &NodesPlan, stored: &[ColumnMeta]) -> Result<Features,
 }
 
 /// Finds a null in a column that has none in the store: its row and column.
-fn first_gap<'a>(rows: &NodeRows, columns: &'a [ColumnMeta]) -> Option<(usize, &'a ColumnMeta)> {
+pub(crate) fn first_gap<'a>(
+    rows: &NodeRows,
+    columns: &'a [ColumnMeta],
+) -> Option<(usize, &'a ColumnMeta)> {
     let Features::Dense { dim, values } = &rows.features else {
         return None;
     };
@@ -287,72 +371,103 @@ fn check_columns(table: &NodesPlan, changes: &NodesPlan) -> Result<(), DeltaErro
     }
 }
 
-fn read_edges(
-    base: &Path,
-    path: &TablePath,
-    relation: usize,
-    (graph, sampling): (&GraphPlan, Sampling),
-) -> Result<EdgeChanges, DeltaError> {
-    let of_relation = &graph.relations[relation];
-    let written = of_relation.edges.spec();
-    let whole = EdgesSpec {
-        path: path.clone(),
-        reverse: None,
-        ..written.clone()
-    };
-    let ends_only = EdgesSpec {
-        weight: None,
-        features: Vec::new(),
-        ..whole.clone()
-    };
-    // The tables of nodes give the ends their types of ids.
-    let plan = |spec: &EdgesSpec, op: Option<&str>| -> Result<Arc<EdgesPlan>, DeltaError> {
-        let mut spec = spec.clone();
+/// A table with the columns of the edge table of a relation.
+#[derive(Clone, Copy)]
+pub(crate) struct EdgeTable<'a> {
+    pub(crate) base: &'a Path,
+    pub(crate) path: &'a TablePath,
+    pub(crate) graph: &'a GraphPlan,
+    /// Position of the relation, not of its reverse.
+    pub(crate) relation: usize,
+}
+
+impl EdgeTable<'_> {
+    /// Returns the table as a job file names it.
+    fn spec(&self) -> EdgesSpec {
+        EdgesSpec {
+            path: self.path.clone(),
+            reverse: None,
+            ..self.graph.relations[self.relation].edges.spec().clone()
+        }
+    }
+
+    /// Returns the table with the columns of ends alone.
+    fn ends_only(&self) -> EdgesSpec {
+        EdgesSpec {
+            weight: None,
+            features: Vec::new(),
+            ..self.spec()
+        }
+    }
+
+    /// Opens the table for the rows of one `op` or all.
+    fn open(&self, mut spec: EdgesSpec, op: Option<&str>) -> Result<Arc<EdgesPlan>, DeltaError> {
         if let Some(op) = op {
             let wanted = WhereValue::Text(op.to_owned());
             spec.rows_where.insert(OP.to_owned(), wanted);
         }
-        let types = graph.types.iter();
+        // The tables of nodes give the ends their types of ids.
+        let types = self.graph.types.iter();
         let nodes = types.map(|of| (of.name.clone(), of.nodes.spec().clone()));
+        let name = self.graph.relations[self.relation].name.clone();
         let input = InputSpec {
             nodes: nodes.collect(),
-            edges: BTreeMap::from([(of_relation.name.clone(), spec)]),
-            pairs: None,
-            graphs: None,
-            changes: Vec::new(),
+            edges: BTreeMap::from([(name, spec)]),
+            ..InputSpec::default()
         };
-        Ok(Arc::clone(&input.into_plan(base)?.relations[0].edges))
-    };
-    let mut upserted = plan(&whole, Some(OPS[0]))?;
-    if sampling == Sampling::Weighted {
-        upserted = Arc::new(upserted.as_ref().clone().with_non_negative_weights());
+        Ok(Arc::clone(&input.into_plan(self.base)?.relations[0].edges))
     }
-    if upserted.feature_dim() != of_relation.edges.feature_dim() {
-        let dim = |of: &EdgesPlan| of.feature_dim().unwrap_or(0);
-        return Err(DeltaError::Columns {
-            table: of_relation.edges.table_key(),
-            found: format!("{} features an edge", dim(&upserted)),
-            expected: dim(&of_relation.edges).to_string(),
-        });
+
+    /// Opens the table with all columns, for the rows of one `op` or all; `sampling` is that of the
+    /// store.
+    ///
+    /// # Errors
+    ///
+    /// If it has other columns.
+    pub(crate) fn whole(
+        &self,
+        sampling: Sampling,
+        op: Option<&str>,
+    ) -> Result<Arc<EdgesPlan>, DeltaError> {
+        let mut plan = self.open(self.spec(), op)?;
+        if sampling == Sampling::Weighted {
+            plan = Arc::new(plan.as_ref().clone().with_non_negative_weights());
+        }
+        let table = &self.graph.relations[self.relation].edges;
+        if plan.feature_dim() != table.feature_dim() {
+            let dim = |of: &EdgesPlan| of.feature_dim().unwrap_or(0);
+            return Err(DeltaError::Columns {
+                table: table.table_key(),
+                found: format!("{} features an edge", dim(&plan)),
+                expected: dim(table).to_string(),
+            });
+        }
+        Ok(plan)
     }
+}
+
+fn read_edges(table: &EdgeTable<'_>, sampling: Sampling) -> Result<EdgeChanges, DeltaError> {
+    let upserted = table.whole(sampling, Some(OPS[0]))?;
+    let deleted = table.open(table.ends_only(), Some(OPS[1]))?;
+    let all = table.open(table.ends_only(), None)?;
     let read = |of: &EdgesPlan| -> Result<Vec<EdgeRows>, DeltaError> {
         let units = of.units().iter().map(|unit| Ok(of.read(unit)?));
         units.collect()
     };
-    let upserts = read(&upserted)?;
-    let deletes = read(&*plan(&ends_only, Some(OPS[1]))?)?;
-    let all = plan(&ends_only, None)?;
+    let ends = || rayon::join(|| read(&deleted), || read(&all));
+    let (upserts, (deletes, every)) = rayon::join(|| read(&upserted), ends);
+    let (upserts, deletes) = (upserts?, deletes?);
     let rows = |of: &[EdgeRows]| {
         of.iter()
             .flat_map(|rows| rows.rows.iter())
             .collect::<Vec<_>>()
     };
-    let every = rows(&read(&all)?);
+    let every = rows(&every?);
     if let Some(row) = without_op(every.into_iter(), [&rows(&upserts), &rows(&deletes)]) {
         return Err(not_an_op(all.locate(row)));
     }
     Ok(EdgeChanges {
-        relation,
+        relation: table.relation,
         plan: all,
         upserts,
         deletes,

@@ -48,6 +48,15 @@ pub enum DeltaError {
         /// The node.
         id: String,
     },
+    /// A snapshot lacks a table.
+    #[error("`{key}` is missing: a snapshot has all tables")]
+    Missing {
+        /// The table in the job file.
+        key: String,
+    },
+    /// The system refuses threads.
+    #[error("cannot start threads")]
+    Threads(#[source] rayon::ThreadPoolBuildError),
     /// The graph or its store is of a kind that changes cannot be applied to.
     #[error("changes cannot be applied: {0}")]
     Unsupported(String),
@@ -75,9 +84,11 @@ impl DeltaError {
             Self::Schema(e) => e.kind(),
             Self::Store(e) => e.kind(),
             Self::Row { .. } | Self::Columns { .. } | Self::Gap { .. } => ErrorKind::Data,
-            Self::Unsupported(_) | Self::OtherBase { .. } | Self::OtherStore { .. } => {
-                ErrorKind::Usage
-            }
+            Self::Unsupported(_)
+            | Self::Missing { .. }
+            | Self::OtherBase { .. }
+            | Self::OtherStore { .. } => ErrorKind::Usage,
+            Self::Threads(_) => ErrorKind::Failed,
             Self::Cluster(e) => e.kind(),
         }
     }

@@ -46,15 +46,15 @@ impl KeptEdge {
 
     /// Tells whether another edge has the same source and bits.
     fn is_same(&self, other: &Self) -> bool {
-        let bits = |of: &f32| of.to_bits();
         self.src == other.src
             && self.weight.to_bits() == other.weight.to_bits()
-            && self
-                .feature
-                .iter()
-                .map(bits)
-                .eq(other.feature.iter().map(bits))
+            && has_bits(&self.feature, &other.feature)
     }
+}
+
+/// Tells whether two rows of numbers have the same bits.
+pub(crate) fn has_bits(a: &[f32], b: &[f32]) -> bool {
+    bytemuck::cast_slice::<f32, u8>(a) == bytemuck::cast_slice::<f32, u8>(b)
 }
 
 impl KeptEdges {
@@ -105,13 +105,37 @@ impl<'a> Draws<'a> {
         places(all, src).len()
     }
 
-    /// Returns all in-edges of a node in the store, by source; none if the store has no such node.
+    /// Returns all in-edges of a node in the store, by source; none if the store has no such node,
+    /// or the relation leads to nodes of another type.
     fn stored(&self, dst: NodeIdx) -> Option<InEdges<'a>> {
         let store = self.numbers.store();
-        self.numbers.is_stored(dst).then(|| {
+        let to = store.meta().graph.relations[self.relation].to;
+        let is_there = self.numbers.is_stored(dst) && self.numbers.type_of(dst) == to;
+        is_there.then(|| {
             let (owner, local) = store.placement().owner_and_local(dst);
             store.partition(owner).unranked(self.relation, local)
         })
+    }
+
+    /// Calls `visit` with source, weight and features of all in-edges of a node in the parent;
+    /// parallel edges come one after the other, in their order.
+    pub(crate) fn visit_all(&self, dst: NodeIdx, mut visit: impl FnMut(NodeIdx, f32, &[f32])) {
+        let edits = self.numbers.parent().edits.get(&(self.relation, dst));
+        if let Some(all) = self.stored(dst) {
+            let dim = all.feature.map_or(0, |of| of.len() / all.src.len().max(1));
+            let feature = all.feature.unwrap_or_default();
+            for (at, &src) in all.src.iter().enumerate() {
+                if edits.is_none_or(|of| !of.contains_key(&src)) {
+                    let weight = all.weight.map_or(1.0, |of| of[at]);
+                    visit(src, weight, &feature[at * dim..(at + 1) * dim]);
+                }
+            }
+        }
+        for (&src, edges) in edits.into_iter().flatten() {
+            for edge in edges {
+                visit(src, edge.weight, &edge.feature);
+            }
+        }
     }
 
     /// Returns the first in-edges of a node in the store.

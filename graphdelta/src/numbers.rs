@@ -1,6 +1,7 @@
 //! Numbers nodes and edges of changes: new nodes get numbers after those of the store.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use store::{Placement, Store};
 use crate::DeltaError;
 use crate::Overlay;
 use crate::changes::{Changes, EdgeChanges, NodeChanges};
+use crate::in_edges::has_bits;
 
 /// The nodes of a store, and those that changes have added or removed since.
 #[derive(Clone, Debug)]
@@ -177,6 +179,16 @@ impl Numbers {
         Some(&self.added[at])
     }
 
+    /// Returns the number that the next new node gets.
+    pub(crate) fn end(&self) -> usize {
+        self.num_stored() + self.added.len()
+    }
+
+    /// Returns the numbers of the store's nodes of a type.
+    pub(crate) fn stored_of_type(&self, type_idx: usize) -> Range<NodeIdx> {
+        self.placement().type_range(type_idx)
+    }
+
     /// Tells whether the store has the node.
     pub(crate) fn is_stored(&self, node: NodeIdx) -> bool {
         node.index() < self.num_stored()
@@ -334,7 +346,7 @@ impl Numbers {
             let mut features = Features::empty(changes.features.meta());
             let place = u32::try_from(at).expect("rows are fewer than nodes");
             features.push_from(&changes.features, place);
-            let change = match self.has_features(node, &features) {
+            let change = match self.has_features(node, (&features, 0)) {
                 true => NodeChange::Same,
                 false => NodeChange::Input,
             };
@@ -353,35 +365,46 @@ impl Numbers {
         Ok(())
     }
 
-    /// Tells whether the parent has the node, and its features there have the same bits.
-    fn has_features(&self, node: NodeIdx, new: &Features) -> bool {
-        let mut own = Features::empty(new.meta());
-        match self.parent.inputs.get(&node) {
-            _ if self.parent.removed.contains(&node) => return false,
+    /// Tells whether the parent has the node, and its features there have the bits of those in row
+    /// `at`.
+    pub(crate) fn has_features(&self, node: NodeIdx, (new, at): (&Features, usize)) -> bool {
+        let known = self.parent.inputs.get(&node);
+        let is_there = known.is_some() || self.is_stored(node);
+        if self.parent.removed.contains(&node) || !is_there {
+            return false;
+        }
+        let partition = || {
+            let (owner, local) = self.placement().owner_and_local(node);
+            (self.store.partition(owner), local)
+        };
+        if let Features::Dense { dim, values: rows } = new {
+            let own = match known {
+                Some(Features::Dense { values, .. }) => values,
+                _ => {
+                    let (partition, local) = partition();
+                    partition.dense(local)
+                }
+            };
+            return has_bits(own, &rows[at * dim..(at + 1) * dim]);
+        }
+        let (mut own, mut row) = (Features::empty(new.meta()), Features::empty(new.meta()));
+        row.push_from(new, u32::try_from(at).expect("rows are fewer than nodes"));
+        match known {
             Some(features) => own.extend(features),
-            None if !self.is_stored(node) => return false,
             None => {
-                let (owner, local) = self.placement().owner_and_local(node);
-                self.store.partition(owner).features_into(local, &mut own);
+                let (partition, local) = partition();
+                partition.features_into(local, &mut own);
             }
         }
-        let bits = |of: &[f32]| of.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-        match (&own, new) {
-            (Features::Dense { values: own, .. }, Features::Dense { values: new, .. }) => {
-                bits(own) == bits(new)
-            }
+        match (&own, &row) {
             (
                 Features::Sparse {
                     index: own_index,
                     value: own,
                     ..
                 },
-                Features::Sparse {
-                    index: new_index,
-                    value: new,
-                    ..
-                },
-            ) => own_index == new_index && bits(own) == bits(new),
+                Features::Sparse { index, value, .. },
+            ) => own_index == index && has_bits(own, value),
             _ => true,
         }
     }
@@ -532,7 +555,7 @@ fn changes_dim(rows: &EdgeRows) -> usize {
 }
 
 /// Bytes of an id, for lookups among ids of one type.
-fn id_key(ids: &Ids, row: usize) -> Vec<u8> {
+pub(crate) fn id_key(ids: &Ids, row: usize) -> Vec<u8> {
     match ids.key_bytes(row) {
         Some(text) => text.to_vec(),
         None => ids.display(row).into_bytes(),

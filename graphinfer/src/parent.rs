@@ -24,7 +24,7 @@ impl Parent {
     /// Returns what is kept of it.
     pub(crate) fn kept(&self, plan: &InferPlan) -> Result<VersionRecord, InferError> {
         let found = find(&plan.work_dir, &self.manifest.fingerprint);
-        found.ok_or_else(|| self.is_not_kept(plan))
+        found.ok_or_else(|| self.is_not_kept(&plan.work_dir))
     }
 
     pub(crate) fn problem(&self, problem: String) -> InferError {
@@ -34,11 +34,11 @@ impl Parent {
         }
     }
 
-    pub(crate) fn is_not_kept(&self, plan: &InferPlan) -> InferError {
+    pub(crate) fn is_not_kept(&self, work_dir: &Path) -> InferError {
         self.problem(format!(
             "cannot be continued: its rows are not kept in {}; versions need the `work_dir` of \
              their parent, which was run with [incremental]; start with a run without a parent",
-            plan.work_dir.display()
+            work_dir.display()
         ))
     }
 

@@ -17,11 +17,13 @@ use crate::predict::labels;
 use crate::threads::Threads;
 use cluster::open_output;
 use gnn::Head;
-use graphdelta::{After, Changes, Numbers, Overlay, Reach, ReachPlan, Work, reach};
+use graphdelta::{
+    After, Changes, DeltaError, Night, Numbers, Overlay, Reach, ReachPlan, Snapshot, Work, reach,
+};
 use schemas::{
-    ChangesSpec, ColumnMeta, Dangling, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter,
-    Event, GraphPlan, KeptOutput, Labels, Manifest, NodeIdx, Opened, Output, ParentOutput,
-    Progress, ReplacedRows, Sampling, VersionMeta, error_chain, write_version_part,
+    ChangesSpec, Dangling, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter, Event, GraphPlan,
+    KeptOutput, Labels, Manifest, NodeIdx, Opened, Output, ParentOutput, Progress, ReplacedRows,
+    Sampling, VersionMeta, error_chain, write_version_part,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -39,6 +41,8 @@ pub struct VersionInput<'a> {
     pub graph: &'a GraphPlan,
     /// What has changed since the parent, night by night.
     pub nights: &'a [ChangesSpec],
+    /// The whole tables as they are now, in place of what has changed.
+    pub snapshot: Option<&'a ChangesSpec>,
     /// Directory that relative paths of tables start from.
     pub base: &'a Path,
     /// Output of the parent.
@@ -58,6 +62,14 @@ pub struct Decision {
     pub all: Vec<Work>,
 }
 
+/// The input of a version: tables of changes, or a snapshot.
+enum NewTables {
+    /// What has changed, night by night.
+    Changes(Vec<Changes>),
+    /// All nodes and edges.
+    Snapshot(Snapshot),
+}
+
 /// A version before its rows are computed.
 struct Prepared {
     layers: Layers,
@@ -71,18 +83,24 @@ struct Prepared {
     decision: Decision,
 }
 
-/// Checks a version before any work.
+/// Checks parent, model and tables of a version before any work; reads no rows.
 ///
 /// # Errors
 ///
-/// If the parent is no finished output of inference, its rows are not kept, a table of changes
-/// cannot be read, or the rows of the model cannot be kept.
+/// If the parent is no finished output of inference, its rows are not kept, a table of changes or of
+/// a snapshot is missing or has other columns, or the rows of the model cannot be kept.
 pub fn check_version(plan: &InferPlan, input: VersionInput<'_>) -> Result<(), InferError> {
     let trained = open_model(plan, input.graph)?;
     let kept = Parent::open(input.parent)?.kept(plan)?;
     let sampled = trained.record.sampled.as_ref();
     let sampling = sampled.map_or(Sampling::Uniform, |of| of.sampling);
-    input.read(sampling, &kept.columns).map(drop)
+    if let Some(tables) = input.snapshot {
+        let of_store = (sampling, &[&kept.columns[..]][..]);
+        Snapshot::open(tables, input.base, input.graph, of_store)?;
+    }
+    let mut nights = input.nights.iter();
+    nights.try_for_each(|night| Changes::check(night, input.base, input.graph, sampling))?;
+    Ok(())
 }
 
 /// Checks that the rows of a model can be kept for later versions.
@@ -132,7 +150,7 @@ pub fn predict_version(
     let parent = Parent::open(input.parent)?;
     // A run may hold the lock; it changes no file that is read here.
     let versions = KeptVersions::unlocked(&plan.work_dir);
-    let changes = input.read_for(store)?;
+    let changes = input.read(store)?;
     let prepared = Prepared::new(layers, parent, &versions, (store, input, changes))?;
     Ok(prepared.decision)
 }
@@ -164,9 +182,9 @@ pub fn infer_version(
     let Some(of_parent) = of_parent else {
         return Err(parent.err().expect("an open parent has a fingerprint"));
     };
-    let changes = input.read_for(store)?;
+    let changes = input.read(store)?;
     let mut identity = layers.plan_json.clone();
-    identity["changes"] = json!(fingerprints(&changes)?);
+    identity["changes"] = changes.fingerprints()?;
     identity["parent"] = json!(of_parent);
     if input.full {
         // Its rows are the same, but it keeps none of its parent.
@@ -209,23 +227,43 @@ pub fn infer_version(
 }
 
 impl VersionInput<'_> {
-    /// Reads the tables of changes; `columns` are those of the store's features.
-    fn read(&self, sampling: Sampling, columns: &[ColumnMeta]) -> Result<Vec<Changes>, InferError> {
-        let nights = self.nights.iter();
-        let of_store = (sampling, &[columns][..]);
-        let read = nights.map(|night| Changes::read(night, self.base, self.graph, of_store));
-        Ok(read.collect::<Result<_, _>>()?)
-    }
-
-    /// Reads the tables of changes of a store.
-    fn read_for(&self, store: &Store) -> Result<Vec<Changes>, InferError> {
-        self.read(store.meta().sampling, &store.meta().graph.types[0].columns)
+    /// Reads the tables of changes of a store, or opens those of a snapshot.
+    fn read(&self, store: &Store) -> Result<NewTables, InferError> {
+        let columns = &store.meta().graph.types[0].columns[..];
+        let of_store = (store.meta().sampling, &[columns][..]);
+        if let Some(tables) = self.snapshot {
+            let snapshot = Snapshot::open(tables, self.base, self.graph, of_store)?;
+            return Ok(NewTables::Snapshot(snapshot));
+        }
+        let threads = store.cluster().num_threads();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let read = |night| Changes::read(night, self.base, self.graph, of_store);
+        let nights = || self.nights.iter().map(read).collect::<Result<_, _>>();
+        let nights = pool.map_err(InferError::Threads)?.install(nights);
+        Ok(NewTables::Changes(nights?))
     }
 }
 
-fn fingerprints(changes: &[Changes]) -> Result<Vec<Value>, InferError> {
-    let nights = changes.iter().map(Changes::fingerprints);
-    Ok(nights.collect::<Result<_, _>>()?)
+impl NewTables {
+    fn fingerprints(&self) -> Result<Value, InferError> {
+        let of_tables = match self {
+            Self::Changes(nights) => nights.iter().map(Changes::fingerprints).collect(),
+            Self::Snapshot(snapshot) => snapshot.fingerprints(),
+        };
+        Ok(of_tables?)
+    }
+
+    /// Applies what has changed to the nodes and edges of the parent.
+    fn apply(self, numbers: &mut Numbers) -> Result<Vec<Night>, DeltaError> {
+        let nights = match self {
+            Self::Changes(nights) => nights,
+            Self::Snapshot(snapshot) => vec![snapshot.changes(numbers)?],
+        };
+        nights
+            .into_iter()
+            .map(|night| numbers.apply(night))
+            .collect()
+    }
 }
 
 impl Decision {
@@ -297,19 +335,19 @@ impl Prepared {
         layers: Layers,
         parent: Parent,
         versions: &KeptVersions,
-        (store, input, changes): (&Store, VersionInput<'_>, Vec<Changes>),
+        (store, input, changes): (&Store, VersionInput<'_>, NewTables),
     ) -> Result<Self, InferError> {
         let name = parent.manifest.fingerprint.clone();
         let version = versions.open(&name)?;
-        let version = version.ok_or_else(|| parent.is_not_kept(&layers.plan))?;
+        let version = version.ok_or_else(|| parent.is_not_kept(&layers.plan.work_dir))?;
         if !versions.has_graph(&name, &version.record) {
             return Err(parent.is_too_old());
         }
         if version.record.graph != store.meta().edges_fingerprint() {
             return Err(parent.problem(
                 "is of another graph: the tables of [input], `seed` or the sampling have changed \
-                 since; changes belong into [input.changes], and new tables need a run without a \
-                 parent"
+                 since; they must be those of the first run, with changes in [input.changes] or the \
+                 tables of today in [input.snapshot]"
                     .to_owned(),
             ));
         }
@@ -328,8 +366,7 @@ impl Prepared {
         };
         let out = versions.out_edges(store, &keep)?;
         let mut numbers = Numbers::of(store, input.graph, overlay)?;
-        let nights = changes.into_iter().map(|night| numbers.apply(night));
-        let nights = nights.collect::<Result<Vec<_>, _>>()?;
+        let nights = changes.apply(&mut numbers)?;
         let numbers = Arc::new(numbers);
         let (reached, of_version) = reach(&numbers, nights, &out, &reach_plan)?;
         let why = match () {

@@ -142,6 +142,7 @@ impl Job {
         Some(VersionInput {
             graph: &self.graph,
             nights: &versions.changes,
+            snapshot: versions.snapshot.as_ref(),
             base: Path::new(BASE),
             parent: versions.parent.as_ref()?,
             full: versions.full,
@@ -332,7 +333,7 @@ impl JobSpec {
         };
         let is_fresh = fresh.contains(&Stage::Score);
         let for_score = score_context(self.infer.as_ref(), &for_infer, &graph, (bytes, is_fresh));
-        let versions = Versions::new(self.incremental, self.input.changes);
+        let versions = Versions::new(self.incremental, (self.input.changes, self.input.snapshot));
         let infer = plan_infer(self.infer, for_infer, (of_graph, &versions), found);
         let score = plan_score(self.score, for_score, found);
         Job {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use changes::{ChangesSpec, DELETE, OP, UPSERT};
+pub use changes::{ChangesSpec, DELETE, OP, UPSERT, table_key};
 pub use column::{CATEGORIES_MAX, ColumnKind, ColumnSpec, ONE_HOT};
 pub(crate) use graphs::NamedTables;
 pub use graphs::{GRAPH, GraphsSpec, IN_GRAPH};

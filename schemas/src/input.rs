@@ -111,7 +111,7 @@ impl Place<'_> {
 impl Unit {
     /// Number of rows to reserve memory for: the footer may claim too many, so beyond
     /// [`RESERVED_ROWS_MAX`] memory grows with the rows that are read.
-    fn num_rows_reserved(&self) -> usize {
+    pub fn num_rows_reserved(&self) -> usize {
         self.num_rows.min(RESERVED_ROWS_MAX)
     }
 }

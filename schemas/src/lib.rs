@@ -161,7 +161,7 @@ pub use config::{
     CATEGORIES_MAX, CLASSES_MAX, ChangesSpec, ColumnKind, ColumnSpec, DELETE, Dangling, EdgesSpec,
     Exclude, FromEdges, GRAPH, GraphsSpec, IN_GRAPH, InputSpec, NodesSpec, NumericLabel, ONE_HOT,
     OP, PairsSpec, RowsWhere, SPARSE_WIDTH_MAX, SparseSpec, SplitShares, SplitSpec, SplitValues,
-    TablePath, Transform, UPSERT, WalksSpec, WhereValue, describe_where,
+    TablePath, Transform, UPSERT, WalksSpec, WhereValue, describe_where, table_key,
 };
 pub use dataset::{
     FileEntry, KeptOutput, Manifest, Opened, Output, ParentOutput, PartEntry, PartFile,

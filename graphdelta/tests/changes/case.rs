@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
-use schemas::{GraphPlan, Ids, InputSpec, Progress, Sampling};
+use parquet::file::properties::WriterProperties;
+use schemas::{ChangesSpec, GraphPlan, Ids, InputSpec, Progress, Sampling, TablePath};
 use serde_json::{Value, json};
 use store::sample::mix;
 use store::{HUB_THRESHOLD, Store, StorePlan, open_or_build};
@@ -40,6 +41,8 @@ pub(crate) struct Table {
 /// Types and tables; ids of odd types are strings.
 #[derive(Clone)]
 pub(crate) struct Shape {
+    /// Whether ids have gaps.
+    pub(crate) gaps: bool,
     pub(crate) types: Vec<&'static str>,
     pub(crate) tables: Vec<Table>,
 }
@@ -70,6 +73,7 @@ impl Shape {
             reverse: None,
         };
         Self {
+            gaps: true,
             types: vec![""],
             tables: vec![table],
         }
@@ -84,6 +88,7 @@ impl Shape {
             reverse,
         };
         Self {
+            gaps: true,
             types: vec!["a", "b"],
             tables: vec![
                 table("likes", 0, 1, false, Some("are_liked")),
@@ -127,8 +132,9 @@ impl Shape {
     /// Draws a graph with parallel edges, self-loops and a hub.
     pub(crate) fn draw(&self, draw: &mut Draw) -> Snapshot {
         let nodes = self.types.iter().map(|_| {
-            let ids = (0..20 + draw.below(20) as i64).filter(|id| id % 7 != 3);
-            ids.map(|id| (id * 3, id as f32)).collect()
+            let ids = (0..20 + draw.below(20) as i64).filter(|id| !self.gaps || id % 7 != 3);
+            let step = if self.gaps { 3 } else { 1 };
+            ids.map(|id| (id * step, id as f32)).collect()
         });
         let nodes: Vec<BTreeMap<i64, f32>> = nodes.collect();
         let edges = self.tables.iter().map(|of| {
@@ -190,11 +196,35 @@ impl Shape {
         let input: InputSpec = serde_json::from_value(input).unwrap();
         input.into_plan(dir).unwrap()
     }
+
+    /// Writes the tables of a snapshot to a new directory and returns their paths.
+    pub(crate) fn write_whole(&self, snapshot: &Snapshot, dir: &Path) -> ChangesSpec {
+        std::fs::create_dir_all(dir).unwrap();
+        self.write(snapshot, dir);
+        let path = |kind: &str, name: &str| {
+            let path = dir.join(format!("{kind}-{name}.parquet"));
+            (
+                name.to_owned(),
+                TablePath::from(path.to_string_lossy().into_owned()),
+            )
+        };
+        ChangesSpec {
+            nodes: self.types.iter().map(|name| path("nodes", name)).collect(),
+            edges: self
+                .tables
+                .iter()
+                .map(|of| path("edges", of.name))
+                .collect(),
+        }
+    }
 }
 
 pub(crate) fn write(path: &Path, columns: Vec<(&str, ArrayRef)>) {
     let batch = RecordBatch::try_from_iter(columns).unwrap();
-    let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), batch.schema(), None);
+    // Several row groups, so that several units are read.
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(40));
+    let (file, properties) = (File::create(path).unwrap(), properties.build());
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties));
     writer.as_mut().unwrap().write(&batch).unwrap();
     writer.unwrap().close().unwrap();
 }

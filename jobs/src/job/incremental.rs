@@ -30,16 +30,22 @@ pub(crate) struct Versions {
     pub(crate) parent: Option<PathBuf>,
     /// What has changed since, night by night.
     pub(crate) changes: Vec<ChangesSpec>,
+    /// The whole tables as they are now, in place of what has changed.
+    pub(crate) snapshot: Option<ChangesSpec>,
     /// Whether a version computes all rows.
     pub(crate) full: bool,
 }
 
 impl Versions {
-    pub(super) fn new(spec: Option<IncrementalSpec>, changes: Vec<ChangesSpec>) -> Versions {
+    pub(super) fn new(
+        spec: Option<IncrementalSpec>,
+        (changes, snapshot): (Vec<ChangesSpec>, Option<ChangesSpec>),
+    ) -> Versions {
         Versions {
             are_kept: spec.is_some(),
             parent: spec.and_then(|spec| spec.parent),
             changes,
+            snapshot,
             full: false,
         }
     }
@@ -50,24 +56,41 @@ impl JobSpec {
     pub(super) fn check_incremental(&self, found: &mut Found) {
         let parent = self.incremental.as_ref().map(|of| of.parent.is_some());
         let mut wrong = |name: &str, problem: &str| found.push(key(name, problem));
-        match (parent, self.input.changes.is_empty()) {
+        let (changes, snapshot) = (&self.input.changes, self.input.snapshot.as_ref());
+        match (parent, changes.is_empty() && snapshot.is_none()) {
             (None, true) => return,
             (None | Some(false), false) => {
-                let problem = "is missing; [input.changes] are applied to the output that it names";
+                let problem = match snapshot {
+                    None => "is missing; it names the output that [input.changes] are applied to",
+                    Some(_) => {
+                        "is missing; it names the output that [input.snapshot] is compared with"
+                    }
+                };
                 wrong("incremental.parent", problem);
             }
             (Some(true), true) => {
-                let problem = "needs [input.changes], the tables of what has changed since";
+                let problem = "needs [input.changes], the tables of what has changed since, or \
+                               [input.snapshot], the whole tables as they are now";
                 wrong("incremental.parent", problem);
             }
             (Some(_), _) => {}
         }
-        let mut tables = self.input.changes.iter();
-        if tables.any(|night| night.paths().next().is_none()) {
+        if changes.iter().any(|night| night.is_empty()) {
             wrong(
                 "input.changes",
                 "names no table; `nodes` or `edges` is needed",
             );
+        }
+        if let Some(tables) = snapshot {
+            if !changes.is_empty() {
+                wrong("input.snapshot", "cannot be used with [input.changes]");
+            }
+            for (name, of_kind) in [("nodes", &tables.nodes), ("edges", &tables.edges)] {
+                if of_kind.is_empty() {
+                    let problem = "is missing; a snapshot has all tables of [input]";
+                    wrong(&format!("input.snapshot.{name}"), problem);
+                }
+            }
         }
         let problem = match () {
             () if self.infer.is_none() => "needs a table [infer], whose output has versions",
@@ -129,7 +152,7 @@ impl JobSpec {
             ("score", self.score.is_some()),
         ];
         for (name, _) in others.into_iter().filter(|(_, is_there)| *is_there) {
-            let problem = "does not read [input.changes] so far; with `incremental.parent` a job has \
+            let problem = "does not read what has changed so far; with `incremental.parent` a job has \
                            the stage [infer] alone, with `infer.model`";
             found.push(key(name, problem));
         }

@@ -15,6 +15,9 @@ pub(super) fn name_tables(job: &mut DeTable<'_>) {
         return;
     };
     name_changes(input);
+    if let Some(DeValue::Table(snapshot)) = input.get_mut("snapshot").map(Spanned::get_mut) {
+        name_paths(snapshot);
+    }
     for kind in ["nodes", "edges"] {
         let Some(value) = input.get_mut(kind) else {
             continue;
@@ -47,13 +50,17 @@ fn name_changes(input: &mut DeTable<'_>) {
         return;
     };
     for night in nights.iter_mut() {
-        let DeValue::Table(tables) = night.get_mut() else {
-            continue;
-        };
-        for kind in ["nodes", "edges"] {
-            if let Some(table) = tables.get_mut(kind) {
-                name_path(table);
-            }
+        if let DeValue::Table(tables) = night.get_mut() {
+            name_paths(tables);
+        }
+    }
+}
+
+/// Gives the tables that are written as paths the empty name.
+fn name_paths(tables: &mut DeTable<'_>) {
+    for kind in ["nodes", "edges"] {
+        if let Some(table) = tables.get_mut(kind) {
+            name_path(table);
         }
     }
 }

@@ -15,29 +15,39 @@ pub const UPSERT: &str = "upsert";
 /// What `op` says of a row that removes.
 pub const DELETE: &str = "delete";
 
-/// Tables of the changes of one night, by the type or relation of the table that they change; the
-/// name is empty if nodes have no types.
+/// Returns the key of a table in the job file: that of a node type (`kind` is `nodes`) or a relation
+/// (`edges`) in a [list](ChangesSpec) under the key `list`.
+pub fn table_key(list: &str, kind: &str, name: &str) -> String {
+    match name {
+        "" => format!("{list}.{kind}"),
+        _ => format!("{list}.{kind}.{name}"),
+    }
+}
+
+/// Tables of the changes of one night, or of a snapshot, by the type or relation of the table of
+/// `[input]`; the name is empty if nodes have no types.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChangesSpec {
-    /// Changes of node tables.
+    /// For node tables.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nodes: BTreeMap<String, TablePath>,
-    /// Changes of edge tables.
+    /// For edge tables.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub edges: BTreeMap<String, TablePath>,
 }
 
 impl ChangesSpec {
-    /// Returns the paths of all tables, each with its key.
-    pub fn paths(&self) -> impl Iterator<Item = (String, &TablePath)> {
-        let key = |kind: &str, name: &str| match name {
-            "" => format!("input.changes.{kind}"),
-            _ => format!("input.changes.{kind}.{name}"),
-        };
+    /// Tells whether there is no table.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.edges.is_empty()
+    }
+
+    /// Returns the paths of all tables, each with its key; `list` is that of the tables.
+    pub fn paths(&self, list: &str) -> impl Iterator<Item = (String, &TablePath)> {
         let nodes = self.nodes.iter();
-        let nodes = nodes.map(move |(name, path)| (key("nodes", name), path));
+        let nodes = nodes.map(move |(name, path)| (table_key(list, "nodes", name), path));
         let edges = self.edges.iter();
-        nodes.chain(edges.map(move |(name, path)| (key("edges", name), path)))
+        nodes.chain(edges.map(move |(name, path)| (table_key(list, "edges", name), path)))
     }
 }

@@ -32,6 +32,9 @@ pub struct InputSpec {
     /// What has changed since the parent of a version, night by night.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<ChangesSpec>,
+    /// The whole tables of a version, which are compared with its parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<ChangesSpec>,
 }
 
 impl InputSpec {
@@ -40,9 +43,7 @@ impl InputSpec {
         Self {
             nodes: BTreeMap::from([(String::new(), nodes)]),
             edges: BTreeMap::from([(String::new(), edges)]),
-            pairs: None,
-            graphs: None,
-            changes: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -65,8 +66,12 @@ impl InputSpec {
         let edges = edges.map(move |(name, spec)| (key("edges", name), &spec.path));
         let graphs = self.graphs.iter();
         let graphs = graphs.map(|graphs| ("input.graphs.path".to_owned(), &graphs.path));
-        let changes = self.changes.iter().flat_map(ChangesSpec::paths);
-        nodes.chain(edges).chain(pairs).chain(graphs).chain(changes)
+        let changes = self.changes.iter();
+        let changes = changes.flat_map(|night| night.paths("input.changes"));
+        let snapshot = self.snapshot.iter();
+        let snapshot = snapshot.flat_map(|tables| tables.paths("input.snapshot"));
+        let tables = nodes.chain(edges).chain(pairs).chain(graphs);
+        tables.chain(changes).chain(snapshot)
     }
 
     /// Sets the seed of splits that are drawn by shares, unless the job file sets one.

@@ -33,6 +33,13 @@ impl RowNumbers {
         Self { rows }
     }
 
+    /// Makes a list of rows.
+    pub fn listed(rows: Vec<u64>) -> Self {
+        Self {
+            rows: Rows::Listed(rows),
+        }
+    }
+
     /// Returns the number of the row at a position.
     ///
     /// # Panics

@@ -194,6 +194,7 @@ impl TypedGraph {
             pairs: None,
             graphs: None,
             changes: Vec::new(),
+            snapshot: None,
             nodes: nodes.collect(),
             edges: edges.collect(),
         }

@@ -1,0 +1,280 @@
+//! Finds changes in whole tables: a snapshot is compared with the graph of the parent.
+
+mod edges;
+mod known;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use schemas::{
+    ChangesSpec, ColumnMeta, EdgesPlan, Features, GraphPlan, Ids, NodesPlan, Sampling, Unit,
+    table_key,
+};
+
+use crate::DeltaError;
+use crate::changes::{
+    Changes, EdgeTable, NodeChanges, NodeList, columns_as_stored, first_gap, like_nodes,
+    relation_idx, type_idx,
+};
+use crate::numbers::{Numbers, row_error};
+
+use known::Known;
+
+/// Key of the tables in the job file.
+const OF_SNAPSHOT: &str = "input.snapshot";
+
+/// Rows of nodes that are compared at once.
+const ROWS: usize = 1 << 13;
+
+/// The whole tables of a graph, as they are now.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// By type.
+    nodes: Vec<OfType>,
+    edges: Vec<OfTable>,
+}
+
+/// The node table of a type.
+#[derive(Clone, Debug)]
+struct OfType {
+    name: String,
+    plan: Arc<NodesPlan>,
+    /// Columns of the store's features.
+    stored: Vec<ColumnMeta>,
+}
+
+/// An edge table.
+#[derive(Clone, Debug)]
+struct OfTable {
+    name: String,
+    /// Position of the relation, not of its reverse.
+    relation: usize,
+    plan: Arc<EdgesPlan>,
+}
+
+/// Rows of a unit of a node table that are new or differ.
+struct ChangedRows {
+    ids: Ids,
+    features: Features,
+    rows: Vec<u64>,
+}
+
+impl Snapshot {
+    /// Opens the tables of a snapshot; `graph` is the plan of the tables of the store, `sampling`
+    /// that of the store, and `columns` those of its features, by type; none if all are numbers
+    /// without gaps.
+    ///
+    /// # Errors
+    ///
+    /// If a table is missing or has other columns than that of the store: names key, file and
+    /// column.
+    pub fn open(
+        spec: &ChangesSpec,
+        base: &Path,
+        graph: &GraphPlan,
+        (sampling, columns): (Sampling, &[&[ColumnMeta]]),
+    ) -> Result<Self, DeltaError> {
+        spec.nodes
+            .keys()
+            .try_for_each(|of| type_idx(graph, of).map(drop))?;
+        spec.edges
+            .keys()
+            .try_for_each(|of| relation_idx(graph, of).map(drop))?;
+        let missing = |kind: &str, name: &str| DeltaError::Missing {
+            key: table_key(OF_SNAPSHOT, kind, name),
+        };
+        let types = graph.types.iter().enumerate();
+        let nodes = types.map(|(type_idx, of_type)| {
+            let name = &of_type.name;
+            let path = spec.nodes.get(name).ok_or_else(|| missing("nodes", name))?;
+            let plan = like_nodes((base, path), &of_type.nodes, None);
+            let plan = plan.map_err(|e| e.under_key(OF_SNAPSHOT, "nodes", name))?;
+            let stored = columns.get(type_idx).copied().unwrap_or_default();
+            Ok(OfType {
+                name: name.clone(),
+                stored: columns_as_stored(&plan, stored).into_owned(),
+                plan: Arc::new(plan),
+            })
+        });
+        let nodes = nodes.collect::<Result<_, DeltaError>>()?;
+        let relations = graph.relations.iter().enumerate();
+        let tables = relations.filter(|(_, of)| !of.reversed);
+        let edges = tables.map(|(relation, of_relation)| {
+            let name = &of_relation.name;
+            let path = spec.edges.get(name).ok_or_else(|| missing("edges", name))?;
+            let table = EdgeTable {
+                base,
+                path,
+                graph,
+                relation,
+            };
+            let plan = table.whole(sampling, None);
+            let plan = plan.map_err(|e| e.under_key(OF_SNAPSHOT, "edges", name))?;
+            Ok(OfTable {
+                name: name.clone(),
+                relation,
+                plan,
+            })
+        });
+        Ok(Self {
+            nodes,
+            edges: edges.collect::<Result<_, DeltaError>>()?,
+        })
+    }
+
+    /// Returns fingerprints of the tables.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub fn fingerprints(&self) -> Result<serde_json::Value, DeltaError> {
+        let nodes = self.nodes.iter().map(|of| of.plan.fingerprint());
+        let edges = self.edges.iter().map(|of| of.plan.fingerprint());
+        let all: Vec<String> = nodes.chain(edges).collect::<Result<_, _>>()?;
+        Ok(serde_json::json!({ "snapshot": all }))
+    }
+
+    /// Finds what has changed since the graph of `numbers`, which no changes were applied to yet.
+    ///
+    /// # Errors
+    ///
+    /// If a value is not allowed, a node stands twice, or an edge has an end that is no node: names
+    /// file, column and row.
+    pub fn changes(&self, numbers: &Numbers) -> Result<Changes, DeltaError> {
+        let threads = numbers.store().cluster().num_threads();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let pool = pool.map_err(DeltaError::Threads)?;
+        pool.install(|| {
+            let mut known = Known::new(numbers);
+            let types = self.nodes.iter().enumerate();
+            let nodes = types.map(|(type_idx, of_type)| {
+                let changed = of_type.changes(type_idx, &mut known);
+                changed.map_err(|e| e.under_key(OF_SNAPSHOT, "nodes", &of_type.name))
+            });
+            let nodes = nodes.collect::<Result<_, _>>()?;
+            let tables = self.edges.iter();
+            let edges = tables.map(|of_table| {
+                let changed = edges::changes(of_table.relation, &of_table.plan, &known);
+                changed.map_err(|e| e.under_key(OF_SNAPSHOT, "edges", &of_table.name))
+            });
+            Ok(Changes {
+                nodes,
+                edges: edges.collect::<Result<_, _>>()?,
+            })
+        })
+    }
+}
+
+impl OfType {
+    /// Finds the nodes that are new, differ or are gone.
+    fn changes(&self, type_idx: usize, known: &mut Known<'_>) -> Result<NodeChanges, DeltaError> {
+        let numbers = known.numbers();
+        let id_type = numbers.store().meta().graph.types[type_idx].id_type;
+        let found = per_unit(self.plan.units(), |unit| {
+            self.changed_rows(type_idx, unit, known)
+        })?;
+        let mut upserts = NodeList {
+            ids: Ids::new(id_type),
+            rows: Vec::new(),
+        };
+        let mut features = Features::empty(self.plan.feature_meta());
+        for changed in found {
+            let ids = changed.ids.cast(id_type).map_err(|at| {
+                let problem = format!("id {} does not fit {id_type}", changed.ids.display(at));
+                row_error(self.plan.locate(changed.rows[at]), problem)
+            })?;
+            for (at, &row) in changed.rows.iter().enumerate() {
+                if !known.add_new(type_idx, &ids, at) {
+                    return Err(self.twice(&ids, at, row));
+                }
+            }
+            upserts.ids.extend_from(&ids, 0..ids.len());
+            upserts.rows.extend(changed.rows);
+            features.extend(&changed.features);
+        }
+        let mut deletes = NodeList {
+            ids: Ids::new(id_type),
+            rows: Vec::new(),
+        };
+        for node in known.gone(type_idx) {
+            let (ids, row) = numbers.id(node);
+            deletes.ids.push_from(ids, row);
+            // No row removes it. Row 0 is never shown: removing a node that is there cannot fail.
+            deletes.rows.push(0);
+        }
+        Ok(NodeChanges {
+            type_idx,
+            plan: Arc::clone(&self.plan),
+            upserts,
+            features,
+            deletes,
+        })
+    }
+
+    fn twice(&self, ids: &Ids, at: usize, row: u64) -> DeltaError {
+        let problem = format!("node {} stands in the table twice", ids.display(at));
+        row_error(self.plan.locate(row), problem)
+    }
+
+    /// Finds the rows of a unit whose nodes are new or differ, and marks those of the parent.
+    fn changed_rows(
+        &self,
+        type_idx: usize,
+        unit: &Unit,
+        known: &Known<'_>,
+    ) -> Result<ChangedRows, DeltaError> {
+        let keys = self.plan.read_keys(unit)?;
+        let mut changed = ChangedRows {
+            ids: Ids::new(keys.ids.id_type()),
+            features: Features::empty(self.plan.feature_meta()),
+            rows: Vec::new(),
+        };
+        let mut reader = self.plan.reader(unit, (None, &self.stored))?;
+        let mut rows = self.plan.no_rows(None, ROWS);
+        let mut first = 0;
+        loop {
+            rows.clear();
+            reader.read(ROWS, &mut rows)?;
+            if rows.ids.is_empty() {
+                return Ok(changed);
+            }
+            if let Some((at, column)) = first_gap(&rows, &self.stored) {
+                return Err(DeltaError::Gap {
+                    table: String::new(),
+                    column: column.name.clone(),
+                    id: rows.ids.display(at),
+                });
+            }
+            for at in 0..rows.ids.len() {
+                let node = known.find(type_idx, &rows.ids, at);
+                if node.is_some_and(|node| !known.mark_present(node)) {
+                    return Err(self.twice(&rows.ids, at, keys.rows.row(first + at)));
+                }
+                let new = (&rows.features, at);
+                let is_same = |found| known.numbers().has_features(found, new);
+                if !node.is_some_and(is_same) {
+                    changed.ids.push_from(&rows.ids, at);
+                    let place = u32::try_from(at).expect("rows are read in small blocks");
+                    changed.features.push_from(&rows.features, place);
+                    changed.rows.push(keys.rows.row(first + at));
+                }
+            }
+            first += rows.ids.len();
+        }
+    }
+}
+
+/// Runs `work` on all units of a table, on all threads; returns the results in their order.
+///
+/// # Errors
+///
+/// The error of the first unit that fails.
+fn per_unit<T: Send>(
+    units: &[Unit],
+    work: impl Fn(&Unit) -> Result<T, DeltaError> + Send + Sync,
+) -> Result<Vec<T>, DeltaError> {
+    // Collects all results first, so that the error of the first unit is returned.
+    let done: Vec<Result<T, DeltaError>> = units.into_par_iter().map(work).collect();
+    done.into_iter().collect()
+}

@@ -1,0 +1,324 @@
+//! Finds the edges of a table that differ from those of the parent.
+//!
+//! All edges of the snapshot are held as numbers of nodes, cut into pieces by destination. Of each
+//! destination they are sorted by source, as the store has its in-edges, and compared with these.
+
+use std::sync::Arc;
+
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use schemas::{EdgeRows, EdgesPlan, Ids, NodeIdx, RowNumbers, Unit};
+
+use super::known::Known;
+use super::per_unit;
+use crate::DeltaError;
+use crate::changes::EdgeChanges;
+use crate::in_edges::{Draws, has_bits};
+use crate::numbers::row_error;
+
+/// Destinations of a piece.
+const NODES: usize = 1 << 12;
+
+/// The edges of a table, in the snapshot and in the parent.
+struct Table<'a> {
+    relation: usize,
+    plan: &'a EdgesPlan,
+    known: &'a Known<'a>,
+    /// Whether edges of the same ends may differ.
+    has_values: bool,
+    num_pieces: usize,
+}
+
+/// The in-edges of a unit.
+struct UnitEdges {
+    /// Destination and source; ascending by piece, in a piece by row.
+    ends: Vec<[NodeIdx; 2]>,
+    /// `[pieces + 1]`.
+    starts: Vec<u32>,
+    /// Row of each in-edge in the unit; empty if edges have no values.
+    rows: Vec<u32>,
+    /// Of each row.
+    weight: Vec<f32>,
+    /// `[rows * feature_dim]`.
+    feature: Vec<f32>,
+}
+
+/// An in-edge of a piece. They compare by source; parallel ones by row, as the store ranks them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct InEdge {
+    src: NodeIdx,
+    unit: u32,
+    row: u32,
+}
+
+/// What has changed in a piece.
+#[derive(Default)]
+struct Changed {
+    /// Destinations and in-edges that replace those of the same ends.
+    upserts: Vec<(NodeIdx, InEdge)>,
+    /// Destinations and sources of edges that are gone.
+    deletes: Vec<(NodeIdx, NodeIdx)>,
+}
+
+/// Finds the edges of the table of a relation that are new, differ or are gone. All nodes of the
+/// snapshot are in `known`.
+///
+/// # Errors
+///
+/// If a value is not allowed, or an end is no node of the snapshot: names file, column and row.
+pub(super) fn changes(
+    relation: usize,
+    plan: &Arc<EdgesPlan>,
+    known: &Known<'_>,
+) -> Result<EdgeChanges, DeltaError> {
+    let table = Table {
+        relation,
+        plan,
+        known,
+        has_values: plan.has_weight() || plan.feature_dim().is_some(),
+        num_pieces: known.end().div_ceil(NODES),
+    };
+    let units = per_unit(plan.units(), |unit| table.read(unit))?;
+    let pieces = (0..table.num_pieces).into_par_iter();
+    let pieces: Vec<Changed> = pieces.map(|piece| table.compare(piece, &units)).collect();
+    let (upserts, deletes) = table.rows(&pieces, &units);
+    Ok(EdgeChanges {
+        relation,
+        plan: Arc::clone(plan),
+        upserts: vec![upserts],
+        deletes: vec![deletes],
+    })
+}
+
+fn narrow(at: usize) -> u32 {
+    u32::try_from(at).expect("rows of a unit and its edges are fewer than 2^32")
+}
+
+impl UnitEdges {
+    /// Sorts in-edges by piece.
+    fn sorted(in_edges: &[[NodeIdx; 2]], rows: &[u32], num_pieces: usize) -> Self {
+        let piece = |ends: &[NodeIdx; 2]| ends[0].index() / NODES;
+        let mut starts = vec![0; num_pieces + 1];
+        in_edges
+            .iter()
+            .for_each(|ends| starts[piece(ends) + 1] += 1);
+        for at in 0..num_pieces {
+            starts[at + 1] += starts[at];
+        }
+        let mut next = starts.clone();
+        let mut sorted = Self {
+            ends: vec![Default::default(); in_edges.len()],
+            starts,
+            rows: vec![0; rows.len()],
+            weight: Vec::new(),
+            feature: Vec::new(),
+        };
+        for (at, ends) in in_edges.iter().enumerate() {
+            let place = &mut next[piece(ends)];
+            sorted.ends[*place as usize] = *ends;
+            if let Some(row) = rows.get(at) {
+                sorted.rows[*place as usize] = *row;
+            }
+            *place += 1;
+        }
+        sorted
+    }
+
+    /// Calls `visit` with destination and in-edge of all in-edges of a piece.
+    fn visit(&self, piece: usize, unit: usize, mut visit: impl FnMut(NodeIdx, InEdge)) {
+        for at in self.starts[piece] as usize..self.starts[piece + 1] as usize {
+            let [dst, src] = self.ends[at];
+            let row = self.rows.get(at).copied().unwrap_or_default();
+            let unit = narrow(unit);
+            visit(dst, InEdge { src, unit, row });
+        }
+    }
+}
+
+impl Table<'_> {
+    /// Reads the rows of a unit.
+    fn read(&self, unit: &Unit) -> Result<UnitEdges, DeltaError> {
+        let graph = &self.known.numbers().store().meta().graph;
+        let own = &graph.relations[self.relation];
+        let spec = self.plan.spec();
+        let (mut in_edges, mut of_rows) =
+            (Vec::with_capacity(unit.num_rows_reserved()), Vec::new());
+        let (mut weight, mut feature) = (Vec::new(), Vec::new());
+        let mut row = 0;
+        for batch in self.plan.batches(unit)? {
+            let rows = batch?;
+            let end = |column: &str, type_idx: usize, (ids, at): (&Ids, usize)| {
+                let found = self.known.find_present(type_idx, ids, at);
+                found.ok_or_else(|| {
+                    let id = ids.display(at);
+                    let problem = format!("column `{column}`: no node has the id {id}");
+                    row_error(self.plan.locate(rows.rows.row(at)), problem)
+                })
+            };
+            for at in 0..rows.src.len() {
+                let src = end(&spec.src, own.from, (&rows.src, at))?;
+                let dst = end(&spec.dst, own.to, (&rows.dst, at))?;
+                in_edges.push([dst, src]);
+                in_edges.extend(self.plan.undirected().then_some([src, dst]));
+                if self.has_values {
+                    of_rows.resize(in_edges.len(), row);
+                }
+                row += 1;
+            }
+            weight.extend(rows.weight.unwrap_or_default());
+            feature.extend(rows.feature.unwrap_or_default());
+        }
+        Ok(UnitEdges {
+            weight,
+            feature,
+            ..UnitEdges::sorted(&in_edges, &of_rows, self.num_pieces)
+        })
+    }
+
+    /// Returns weight and features of an edge.
+    fn values<'u>(&self, edge: &InEdge, units: &'u [UnitEdges]) -> (f32, &'u [f32]) {
+        let (unit, row) = (&units[edge.unit as usize], edge.row as usize);
+        let weight = unit.weight.get(row).copied().unwrap_or(1.0);
+        let dim = self.plan.feature_dim().unwrap_or(0);
+        let feature = match dim {
+            0 => &[],
+            _ => &unit.feature[row * dim..(row + 1) * dim],
+        };
+        (weight, feature)
+    }
+
+    /// Tells whether an edge has these bits.
+    fn has_values(
+        &self,
+        edge: &InEdge,
+        units: &[UnitEdges],
+        (weight, feature): (f32, &[f32]),
+    ) -> bool {
+        if !self.has_values {
+            return true;
+        }
+        let own = self.values(edge, units);
+        own.0.to_bits() == weight.to_bits() && has_bits(own.1, feature)
+    }
+
+    /// Compares the in-edges of the destinations of a piece.
+    fn compare(&self, piece: usize, units: &[UnitEdges]) -> Changed {
+        let first = piece * NODES;
+        let mut starts = vec![0; NODES + 1];
+        for unit in units {
+            unit.visit(piece, 0, |dst, _| starts[dst.index() - first + 1] += 1);
+        }
+        for at in 0..NODES {
+            starts[at + 1] += starts[at];
+        }
+        let mut next = starts.clone();
+        let mut in_edges = vec![InEdge::default(); starts[NODES]];
+        for (number, unit) in units.iter().enumerate() {
+            unit.visit(piece, number, |dst, edge| {
+                let place: &mut usize = &mut next[dst.index() - first];
+                in_edges[*place] = edge;
+                *place += 1;
+            });
+        }
+        let draws = Draws::new(self.known.numbers(), self.relation, 0);
+        let mut changed = Changed::default();
+        for at in 0..NODES.min(self.known.end() - first) {
+            let dst = NodeIdx::from_index(first + at);
+            let own = &mut in_edges[starts[at]..starts[at + 1]];
+            own.sort_unstable();
+            self.compare_node((dst, own), units, (&draws, &mut changed));
+        }
+        changed
+    }
+
+    /// Compares the sorted in-edges of a node.
+    fn compare_node(
+        &self,
+        (dst, own): (NodeIdx, &[InEdge]),
+        units: &[UnitEdges],
+        (draws, changed): (&Draws<'_>, &mut Changed),
+    ) {
+        let (mut at, mut all_same) = (0, true);
+        draws.visit_all(dst, |src, weight, feature| {
+            let is_next =
+                |of: &InEdge| of.src == src && self.has_values(of, units, (weight, feature));
+            all_same = all_same && own.get(at).is_some_and(is_next);
+            at += 1;
+        });
+        if all_same && at == own.len() {
+            return;
+        }
+        let dim = self.plan.feature_dim().unwrap_or(0);
+        let (mut old, mut features) = (Vec::with_capacity(at), Vec::new());
+        draws.visit_all(dst, |src, weight, feature| {
+            old.push((src, old.len(), weight));
+            features.extend_from_slice(feature);
+        });
+        // Sources whose edges were edited come last.
+        old.sort_unstable_by_key(|&(src, place, _)| (src, place));
+        let (mut own, mut old) = (own, &old[..]);
+        loop {
+            let next = [own.first().map(|of| of.src), old.first().map(|of| of.0)];
+            let Some(src) = next.into_iter().flatten().min() else {
+                return;
+            };
+            let num_new = own.iter().take_while(|of| of.src == src).count();
+            let num_old = old.iter().take_while(|of| of.0 == src).count();
+            let (new, before) = (&own[..num_new], &old[..num_old]);
+            (own, old) = (&own[num_new..], &old[num_old..]);
+            let same = |(of, &(_, place, weight)): (&InEdge, &(NodeIdx, usize, f32))| {
+                self.has_values(of, units, (weight, &features[place * dim..][..dim]))
+            };
+            let is_same = num_new == num_old && new.iter().zip(before).all(same);
+            // Without direction, an edge is an in-edge of both ends, and a self-loop is one twice.
+            let is_undirected = self.plan.undirected();
+            if is_same || (is_undirected && dst < src) {
+                continue;
+            }
+            let step = if is_undirected && dst == src { 2 } else { 1 };
+            let rows = new.iter().step_by(step);
+            changed.upserts.extend(rows.map(|&of| (dst, of)));
+            changed.deletes.extend(new.is_empty().then_some((dst, src)));
+        }
+    }
+
+    /// Returns the rows of what has changed. No later check can fail on them, so their numbers
+    /// are 0.
+    fn rows(&self, pieces: &[Changed], units: &[UnitEdges]) -> (EdgeRows, EdgeRows) {
+        let (mut upserts, mut deletes) = (self.no_rows(), self.no_rows());
+        (deletes.weight, deletes.feature) = (None, None);
+        for (dst, edge) in pieces.iter().flat_map(|of| &of.upserts) {
+            self.push_ends(&mut upserts, (*dst, edge.src));
+            let (of_edge, values) = self.values(edge, units);
+            if let Some(weight) = &mut upserts.weight {
+                weight.push(of_edge);
+            }
+            if let Some(feature) = &mut upserts.feature {
+                feature.extend_from_slice(values);
+            }
+        }
+        for &ends in pieces.iter().flat_map(|of| &of.deletes) {
+            self.push_ends(&mut deletes, ends);
+        }
+        for rows in [&mut upserts, &mut deletes] {
+            rows.rows = RowNumbers::listed(vec![0; rows.src.len()]);
+        }
+        (upserts, deletes)
+    }
+
+    fn push_ends(&self, rows: &mut EdgeRows, (dst, src): (NodeIdx, NodeIdx)) {
+        for (node, ids) in [(src, &mut rows.src), (dst, &mut rows.dst)] {
+            let (known, row) = self.known.id(node);
+            ids.push_from(known, row);
+        }
+    }
+
+    fn no_rows(&self) -> EdgeRows {
+        EdgeRows {
+            src: Ids::new(self.plan.src_type()),
+            dst: Ids::new(self.plan.dst_type()),
+            weight: self.plan.has_weight().then(Vec::new),
+            feature: self.plan.feature_dim().map(|_| Vec::new()),
+            rows: RowNumbers::default(),
+        }
+    }
+}

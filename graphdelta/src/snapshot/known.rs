@@ -1,0 +1,180 @@
+//! Finds nodes by their ids, and marks those that a snapshot has.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hashbrown::HashTable;
+use schemas::{Ids, NodeIdx};
+
+use crate::numbers::{Numbers, id_key};
+
+/// Bits of a word.
+const BITS: usize = 64;
+
+/// The nodes of a parent and those that are new in a snapshot.
+pub(super) struct Known<'a> {
+    numbers: &'a Numbers,
+    /// By type.
+    types: Vec<OfType>,
+    /// A bit for each node of the parent: whether the snapshot has it.
+    there: Vec<AtomicU64>,
+    /// Number of the first new node.
+    end: usize,
+    /// Ids of new nodes, by number minus `end`.
+    new: Vec<Ids>,
+}
+
+/// Finds the nodes of one type.
+struct OfType {
+    stored: Stored,
+    /// Nodes of the parent that the store does not have.
+    added: BTreeMap<Vec<u8>, NodeIdx>,
+    new: BTreeMap<Vec<u8>, NodeIdx>,
+}
+
+/// Finds the nodes of one type in the store.
+enum Stored {
+    /// Integer ids without gaps: the key of the first, its number, and how many there are.
+    Run(u64, NodeIdx, u64),
+    /// Any other ids: numbers by the hash of the id.
+    Table(HashTable<NodeIdx>),
+}
+
+impl Stored {
+    fn new(numbers: &Numbers, type_idx: usize) -> Self {
+        let range = numbers.stored_of_type(type_idx);
+        let count = range.end.index() - range.start.index();
+        let key = |node: NodeIdx| {
+            let (ids, row) = numbers.id(node);
+            ids.as_int(row)
+        };
+        if count > 0
+            && let (Some(first), Some(last)) = (
+                key(range.start),
+                key(NodeIdx::from_index(range.end.index() - 1)),
+            )
+            && last - first == count as u64 - 1
+        {
+            return Self::Run(first, range.start, count as u64);
+        }
+        let mut table = HashTable::with_capacity(count);
+        for node in (range.start.index()..range.end.index()).map(NodeIdx::from_index) {
+            table.insert_unique(numbers.hash(node), node, |&node| numbers.hash(node));
+        }
+        Self::Table(table)
+    }
+
+    fn find(&self, numbers: &Numbers, ids: &Ids, at: usize) -> Option<NodeIdx> {
+        match self {
+            Self::Run(first_key, first, count) => {
+                let place = ids.as_int(at)?.wrapping_sub(*first_key);
+                let place = u32::try_from(place).ok().filter(|_| place < *count)?;
+                Some(first.after(place))
+            }
+            Self::Table(table) => {
+                let is_same = |&node: &NodeIdx| {
+                    let (own, row) = numbers.id(node);
+                    own.equal(row, ids, at)
+                };
+                table.find(ids.hash(at), is_same).copied()
+            }
+        }
+    }
+}
+
+impl<'a> Known<'a> {
+    pub(super) fn new(numbers: &'a Numbers) -> Self {
+        let num_types = numbers.store().meta().graph.types.len();
+        let end = numbers.end();
+        let types = (0..num_types).map(|type_idx| OfType {
+            stored: Stored::new(numbers, type_idx),
+            added: BTreeMap::new(),
+            new: BTreeMap::new(),
+        });
+        let mut types: Vec<OfType> = types.collect();
+        for node in (numbers.num_stored()..end).map(NodeIdx::from_index) {
+            let (ids, row) = numbers.id(node);
+            let of_type = &mut types[numbers.type_of(node)];
+            of_type.added.insert(id_key(ids, row), node);
+        }
+        let words = || AtomicU64::new(0);
+        Self {
+            numbers,
+            types,
+            there: std::iter::repeat_with(words)
+                .take(end.div_ceil(BITS))
+                .collect(),
+            end,
+            new: Vec::new(),
+        }
+    }
+
+    pub(super) fn numbers(&self) -> &'a Numbers {
+        self.numbers
+    }
+
+    /// Returns the end of the numbers of nodes.
+    pub(super) fn end(&self) -> usize {
+        self.end + self.new.len()
+    }
+
+    /// Returns ids and the row in them that holds a node's.
+    pub(super) fn id(&self, node: NodeIdx) -> (&Ids, usize) {
+        match node.index().checked_sub(self.end) {
+            None => self.numbers.id(node),
+            Some(at) => (&self.new[at], 0),
+        }
+    }
+
+    /// Finds a node of the parent, removed or not.
+    pub(super) fn find(&self, type_idx: usize, ids: &Ids, at: usize) -> Option<NodeIdx> {
+        let of_type = &self.types[type_idx];
+        let stored = of_type.stored.find(self.numbers, ids, at);
+        stored.or_else(|| match of_type.added.is_empty() {
+            true => None,
+            false => of_type.added.get(&id_key(ids, at)).copied(),
+        })
+    }
+
+    /// Finds a node of the snapshot; all of its nodes are marked or added.
+    pub(super) fn find_present(&self, type_idx: usize, ids: &Ids, at: usize) -> Option<NodeIdx> {
+        match self.find(type_idx, ids, at) {
+            Some(node) => self.is_present(node).then_some(node),
+            None => self.types[type_idx].new.get(&id_key(ids, at)).copied(),
+        }
+    }
+
+    fn is_present(&self, node: NodeIdx) -> bool {
+        let word = self.there[node.index() / BITS].load(Ordering::Relaxed);
+        word >> (node.index() % BITS) & 1 == 1
+    }
+
+    /// Marks a node of the parent as one of the snapshot; false if it was marked before.
+    pub(super) fn mark_present(&self, node: NodeIdx) -> bool {
+        let bit = 1 << (node.index() % BITS);
+        let before = self.there[node.index() / BITS].fetch_or(bit, Ordering::Relaxed);
+        before & bit == 0
+    }
+
+    /// Adds a node that the parent does not have; false if it was added before.
+    pub(super) fn add_new(&mut self, type_idx: usize, ids: &Ids, at: usize) -> bool {
+        if self.find(type_idx, ids, at).is_some() {
+            return true;
+        }
+        let node = NodeIdx::from_index(self.end());
+        let of_type = &mut self.types[type_idx];
+        let is_new = of_type.new.insert(id_key(ids, at), node).is_none();
+        let place = u32::try_from(at).expect("rows are fewer than nodes");
+        self.new.push(ids.gather(&[place]));
+        is_new
+    }
+
+    /// Lists the nodes of a type that the parent has and the snapshot has not.
+    pub(super) fn gone(&self, type_idx: usize) -> impl Iterator<Item = NodeIdx> + '_ {
+        let stored = self.numbers.stored_of_type(type_idx);
+        let stored = (stored.start.index()..stored.end.index()).map(NodeIdx::from_index);
+        let added = self.types[type_idx].added.values().copied();
+        let all = stored.chain(added);
+        all.filter(|&node| !self.is_present(node) && !self.numbers.is_removed(node))
+    }
+}
