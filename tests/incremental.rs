@@ -4,8 +4,9 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::array::{ArrayRef, Date32Array, Float32Array, Int64Array, StringArray};
 use schemas::{EmbeddingsDataset, Labels};
@@ -488,6 +489,12 @@ fn the_jobs_of_the_page_run_and_its_reader_reads_a_version() {
     let of_snapshot = of_snapshot.with("output = \"out/embeddings-", "output = \"out/snapshot-");
     bench.run(&of_snapshot, &["--date", "2026-11-26"]).ok();
     assert!(rows(&bench, "out/snapshot-2026-11-26") == expected);
+    let compact = "graphflat compact out/embeddings-2026-11-26 --output out/whole-2026-11-26 \
+                   --work-dir work/items";
+    assert!(PAGE.contains(compact));
+    let words: Vec<&str> = compact.split_whitespace().skip(1).collect();
+    bench.graphflat(&words).ok();
+    assert!(rows(&bench, "out/whole-2026-11-26") == expected);
     let Some(python) = python() else { return };
     let script = format!(
         "{}\ntable = read_version('out/embeddings-2026-11-26', ['id', 'prediction'])\n\
@@ -825,6 +832,140 @@ fn snapshots_that_do_not_fit_are_refused_and_change_nothing() {
     );
     check(&good, 3, &twice(2, 0));
     assert!(rows(&bench, "out/v0") == before);
+}
+
+#[test]
+fn compacted_versions_keep_no_earlier_output_and_are_continued() {
+    let (bench, mut world) = started(0);
+    let mut parent = "v0".to_owned();
+    for at in 1..=6 {
+        let (night, tables, own) = (format!("n{at}"), format!("t{at}"), format!("v{at}"));
+        world.night().write(&bench, &night);
+        world.write(&bench, &tables);
+        bench.run(&version(&own, &parent, &[&night], ""), &[]).ok();
+        parent.clone_from(&own);
+        let expected = full(&bench, &tables, "", |job| job);
+        assert!(rows(&bench, &format!("out/{own}")) == expected);
+        if at % 2 == 1 {
+            continue;
+        }
+        let (from, to) = (format!("out/{own}"), format!("out/c{at}"));
+        let compact = ["compact", &from, "--output", &to, "--work-dir", "work"];
+        // A killed compaction goes on.
+        for milliseconds in (0..24).step_by(2) {
+            let mut child = bench
+                .command(&compact)
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(milliseconds));
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let told = bench.graphflat(&compact).ok().stdout;
+        let start = format!("{to}: {} rows, ", world.nodes.len());
+        assert!(told.starts_with(&start), "{told}");
+        assert!(told.ends_with("; versions can continue it\n"), "{told}");
+        // A finished output stays as it is.
+        let before = bench.data_files(&to);
+        bench.graphflat(&compact).ok();
+        assert_eq!(bench.data_files(&to), before);
+        // No other output is needed, and no other version is listed.
+        for name in ["v0", "c2", "c4"].into_iter().map(str::to_owned) {
+            if format!("out/{name}") != to && bench.path(&format!("out/{name}")).exists() {
+                std::fs::remove_dir_all(bench.path(&format!("out/{name}"))).unwrap();
+            }
+        }
+        for version in [at - 1, at] {
+            std::fs::remove_dir_all(bench.path(&format!("out/v{version}"))).unwrap();
+        }
+        assert!(rows(&bench, &to) == expected);
+        let ids = EmbeddingsDataset::open(&bench.path(&to)).unwrap();
+        let ids = (0..ids.num_parts()).map(|part| ids.read_part(part).unwrap().ids);
+        let ids = ids
+            .flat_map(|ids| ids.keys().unwrap().to_vec())
+            .collect::<Vec<_>>();
+        assert!(ids.is_sorted());
+        let listed = bench.graphflat(&["versions", &to]).ok().stdout;
+        assert_eq!(listed.lines().count(), 2, "{listed}");
+        parent = format!("c{at}");
+    }
+    // What is kept of folded versions goes, too: the last two, and the start of the chain.
+    let kept = std::fs::read_dir(bench.path("work/versions")).unwrap();
+    let kept = kept.map(|entry| entry.unwrap().path().join("version.json"));
+    assert!(kept.filter(|record| record.exists()).count() <= 4);
+}
+
+#[test]
+fn a_compaction_that_does_not_fit_is_refused() {
+    let (bench, mut world) = started(0);
+    world.night().write(&bench, "night");
+    bench.run(&version("v1", "v0", &["night"], ""), &[]).ok();
+    let check = |args: &[&str], expected: &str| {
+        let outcome = bench.graphflat(&[&["compact"], args].concat());
+        assert_eq!((outcome.code, outcome.stderr.trim_end()), (2, expected));
+        assert!(!bench.path("out/c1/_SUCCESS").exists());
+    };
+    check(
+        &["out/v1", "--output", "out/v1/c"],
+        "error: `--output`: out/v1/c overlaps PATH, out/v1",
+    );
+    check(
+        &["out/v1", "--output", "out/c1", "--work-dir", "wrok"],
+        "error: `--work-dir`: wrok is no local directory",
+    );
+    check(
+        &["out/v1", "--output", "out/c1", "--work-dir", "start"],
+        "error: `--work-dir` is start: it does not keep all rows of out/v1; name the `work_dir` of the \
+         job that wrote it",
+    );
+    check(
+        &["out/v1", "--output", "out/v0/c"],
+        "error: `--output` is out/v0/c: it overlaps an output of the version, out/v0",
+    );
+    check(
+        &["out/v1", "--output", "out/v0"],
+        "error: `--output` is out/v0: it holds another output or other files; name another directory",
+    );
+    let compact = ["compact", "out/v1", "--output", "out/c1"];
+    let told = bench.graphflat(&compact).ok().stdout;
+    assert!(
+        told.ends_with("without --work-dir no version can continue it\n"),
+        "{told}"
+    );
+    assert!(rows(&bench, "out/c1") == rows(&bench, "out/v1"));
+    let later = bench.graphflat(&[&compact[..], &["--work-dir", "work"]].concat());
+    let finished = "`--work-dir` is work: it does not keep all rows of out/c1; name the `work_dir` of \
+                    the job that wrote it\n";
+    assert!(later.stderr.ends_with(finished), "{later:?}");
+    world.night().write(&bench, "next");
+    let refused = "error: job job.toml: the parent out/c1 cannot be continued: its rows are not kept \
+                   in work; ";
+    let outcome = bench.run(&version("v2", "c1", &["next"], ""), &[]);
+    assert_eq!(outcome.code, 2);
+    assert!(outcome.stderr.starts_with(refused), "{outcome:?}");
+}
+
+#[test]
+fn an_output_without_parent_can_be_compacted_and_a_repeat_needs_no_earlier_one() {
+    let (bench, mut world) = started(0);
+    world.night().write(&bench, "night");
+    bench.run(&version("v1", "v0", &["night"], ""), &[]).ok();
+    let compact = |from: &str, to: &str| {
+        let args = ["compact", from, "--output", to, "--work-dir", "work"];
+        bench.graphflat(&args).ok();
+    };
+    compact("out/v0", "out/c0");
+    assert!(rows(&bench, "out/c0") == rows(&bench, "out/v0"));
+    bench.run(&version("w1", "c0", &["night"], ""), &[]).ok();
+    assert!(rows(&bench, "out/w1") == rows(&bench, "out/v1"));
+    compact("out/v1", "out/c1");
+    std::fs::remove_dir_all(bench.path("out/v0")).unwrap();
+    compact("out/v1", "out/c1");
+    world.night().write(&bench, "next");
+    world.write(&bench, "after");
+    bench.run(&version("v2", "c1", &["next"], ""), &[]).ok();
+    assert!(rows(&bench, "out/v2") == full(&bench, "after", "", |job| job));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Records finished rounds in the working directory, so that a killed run can be resumed.
 
 use crate::InferError;
+use crate::kept_versions::link;
 use crate::rows::{RowRecord, RowWriter};
 use gnn::{RowFormat, SharedRows};
 use schemas::dataset::DirLock;
@@ -164,10 +165,7 @@ impl Checkpoint {
             let round = rounds.find(|round| round.round == layer);
             let rows = round.and_then(|round| round.rows.as_ref());
             let rows = rows.expect("the rows of these layers are kept");
-            let (from, to) = (self.dir.join(&rows.name), dir.join(&rows.name));
-            std::fs::hard_link(&from, &to)
-                .or_else(|_| std::fs::copy(&from, &to).map(drop))
-                .map_err(InferError::io("link", &to))?;
+            link(&self.dir.join(&rows.name), &dir.join(&rows.name))?;
             linked.push(rows.clone());
         }
         Ok(linked)

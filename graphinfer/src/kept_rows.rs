@@ -152,24 +152,32 @@ impl KeptRows {
     ///
     /// If a file cannot be written.
     pub fn write(&self, dir: &Path, num_layers: usize) -> Result<Vec<FileEntry>, InferError> {
-        let write = |(at, of): (usize, &LayerRows)| {
-            let path = dir.join(format!("changed-{}.arrow", at + 1));
-            let (values, nodes) = &of.new;
-            let mut file = None;
-            for start in (0..nodes.len().max(1)).step_by(ROWS) {
-                let end = (start + ROWS).min(nodes.len());
-                let offset: Vec<u64> = (0..=end - start)
-                    .map(|row| (row * of.cols) as u64)
-                    .collect();
-                let rows = values[start * of.cols..end * of.cols].to_vec();
-                let rows: ArrayRef = Arc::new(Float32Array::from(rows));
-                let nodes = nodes[start..end].iter().map(|node| node.raw());
-                let nodes: ArrayRef = Arc::new(UInt32Array::from_iter_values(nodes));
-                let rows = arrow_file::list(&offset, rows);
-                let batch = arrow_file::batch(vec![("node", nodes), ("row", rows)]);
-                append(&mut file, &path, &batch)?;
+        let layers = self.layers.iter().take(num_layers).enumerate();
+        let write = |(at, of): (usize, &LayerRows)| write_rows(dir, (at, of.cols), &of.new);
+        layers.map(write).collect()
+    }
+
+    /// Writes all rows of the first `num_layers` layers that versions have changed: a file for each
+    /// layer, as [`Self::write`] does.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be written.
+    pub(crate) fn write_all(
+        &self,
+        dir: &Path,
+        num_layers: usize,
+    ) -> Result<Vec<FileEntry>, InferError> {
+        let write = |(at, layer): (usize, &LayerRows)| {
+            let mut all = (Vec::new(), Vec::new());
+            for node in (0..layer.place.len()).map(NodeIdx::from_index) {
+                let is_changed = matches!(layer.place[node.index()], Place::Changed(_));
+                if let Some(row) = layer.get(node).filter(|_| is_changed) {
+                    all.0.extend_from_slice(row);
+                    all.1.push(node);
+                }
             }
-            Ok(file.expect("a batch was written").finish()?)
+            write_rows(dir, (at, layer.cols), &all)
         };
         let layers = self.layers.iter().take(num_layers).enumerate();
         layers.map(write).collect()
@@ -204,6 +212,28 @@ impl KeptRows {
         }
         Ok(())
     }
+}
+
+/// Writes changed rows of a layer, counted from 0.
+fn write_rows(
+    dir: &Path,
+    (layer, cols): (usize, usize),
+    (values, nodes): &(Vec<f32>, Vec<NodeIdx>),
+) -> Result<FileEntry, InferError> {
+    let path = dir.join(format!("changed-{}.arrow", layer + 1));
+    let mut file = None;
+    for start in (0..nodes.len().max(1)).step_by(ROWS) {
+        let end = (start + ROWS).min(nodes.len());
+        let offset: Vec<u64> = (0..=end - start).map(|row| (row * cols) as u64).collect();
+        let rows = values[start * cols..end * cols].to_vec();
+        let rows: ArrayRef = Arc::new(Float32Array::from(rows));
+        let of_rows = nodes[start..end].iter().map(|node| node.raw());
+        let of_rows: ArrayRef = Arc::new(UInt32Array::from_iter_values(of_rows));
+        let rows = arrow_file::list(&offset, rows);
+        let batch = arrow_file::batch(vec![("node", of_rows), ("row", rows)]);
+        append(&mut file, &path, &batch)?;
+    }
+    Ok(file.expect("a batch was written").finish()?)
 }
 
 impl LayerRows {

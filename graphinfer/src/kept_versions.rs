@@ -220,6 +220,46 @@ impl KeptVersions {
         self.finish(fingerprint, &record)
     }
 
+    /// Keeps a version under another name, with all that its rows need in one directory. `nodes`:
+    /// those of the rows of its output, in their order.
+    pub(crate) fn keep_compacted(
+        &self,
+        (fingerprint, of): (&str, &str),
+        version: OpenVersion,
+        nodes: &[NodeIdx],
+    ) -> Result<(), InferError> {
+        let dir = self.begin()?;
+        let own = [of.to_owned()];
+        let names = version.record.earlier.iter().chain(&own);
+        let mut stored = Vec::new();
+        for name in names {
+            let from = self.path(name);
+            let record = VersionRecord::read(&from);
+            for rows in record.into_iter().flat_map(|record| record.stored) {
+                link(&from.join(&rows.name), &dir.join(&rows.name))?;
+                stored.push(rows);
+            }
+        }
+        if version.record.overlay.is_some() {
+            let (from, to) = (self.path(of).join(OVERLAY), dir.join(OVERLAY));
+            std::fs::create_dir(&to).map_err(InferError::io("create", &to))?;
+            for entry in std::fs::read_dir(&from).map_err(InferError::io("read", &from))? {
+                let entry = entry.map_err(InferError::io("read", &from))?;
+                link(&entry.path(), &to.join(entry.file_name()))?;
+            }
+        }
+        let num_layers = version.record.changed.len();
+        let record = VersionRecord {
+            parent: Some(of.to_owned()),
+            earlier: Vec::new(),
+            stored,
+            changed: version.rows.write_all(&dir, num_layers)?,
+            nodes: Some(write_nodes(&dir.join(NODES), nodes)?),
+            ..version.record
+        };
+        self.finish(fingerprint, &record)
+    }
+
     /// Removes what no later version needs of the ancestors of a version, apart from its parent:
     /// their graphs, and the rows of those that no other version keeps.
     pub(crate) fn remove_old(&self, fingerprint: &str) -> Result<(), InferError> {
@@ -300,6 +340,13 @@ impl OpenVersion {
         self.nodes.push(nodes.transpose()?);
         Ok(())
     }
+}
+
+/// Puts a file into another directory, without a copy where it can.
+pub(crate) fn link(from: &Path, to: &Path) -> Result<(), InferError> {
+    std::fs::hard_link(from, to)
+        .or_else(|_| std::fs::copy(from, to).map(drop))
+        .map_err(InferError::io("link", to))
 }
 
 fn write_nodes(path: &Path, nodes: &[NodeIdx]) -> Result<FileEntry, InferError> {

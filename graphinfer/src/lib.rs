@@ -102,6 +102,7 @@
 mod changed_rows;
 mod checkpoint;
 mod columns;
+mod compact;
 mod compare;
 mod config;
 mod deliver;
@@ -144,6 +145,7 @@ mod typed;
 mod version;
 
 pub use changed_rows::{ChangedRows, changed_rows, reach_plan};
+pub use compact::compact;
 pub use config::{InferSampling, InferSpec, InferTargets, InferTypes, Method};
 pub use error::InferError;
 pub use infer::infer;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Default number of nodes in one part: 16 MiB if an embedding has 64 numbers.
-const ROWS_PER_PART: usize = 65_536;
+pub(crate) const ROWS_PER_PART: usize = 65_536;
 
 /// Most layers of a model: the greatest number of hops.
 const LAYERS_MAX: usize = 255;

@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// List a version of embeddings and the outputs that it is made of.
     Versions(VersionsArgs),
+    /// Write all rows of a version of embeddings to one output, so that earlier ones can be removed.
+    Compact(CompactArgs),
     /// Write an R-MAT graph as input tables, and a job that runs on it.
     Generate(GenerateArgs),
 }
@@ -222,6 +224,23 @@ pub(crate) struct InspectArgs {
 pub(crate) struct VersionsArgs {
     /// The output of a version.
     pub(crate) path: PathBuf,
+    /// Write one JSON object to standard output.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `compact`.
+#[derive(Args, Debug)]
+pub(crate) struct CompactArgs {
+    /// The output of a version.
+    pub(crate) path: PathBuf,
+    /// Directory of the new output.
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: PathBuf,
+    /// The `work_dir` of the jobs that write the versions, so that the next version can have the new
+    /// output as its parent. Default: none can.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) work_dir: Option<PathBuf>,
     /// Write one JSON object to standard output.
     #[arg(long)]
     pub(crate) json: bool,

@@ -4,6 +4,7 @@ mod arguments;
 mod check;
 mod children;
 mod cli;
+mod compact;
 mod console;
 mod ending;
 mod error;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::check(&args, &console),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Versions(args) => versions::versions(&args),
+        Command::Compact(args) => compact::compact(&args, &console),
         Command::Generate(args) => generate::generate(&args),
     };
     match result {

@@ -75,7 +75,7 @@ fn check_version_flags(args: &RunArgs, job: &Job) -> Result<(), JobError> {
 
 /// Has a mapped file that is cut end the program like any other error.
 #[cfg(unix)]
-fn end_with_cut_maps() -> Result<(), JobError> {
+pub(crate) fn end_with_cut_maps() -> Result<(), JobError> {
     let failed = |source| JobError::Process { source };
     let cut = store::CutMaps::watch().map_err(failed)?;
     let end = move || {
@@ -89,7 +89,7 @@ fn end_with_cut_maps() -> Result<(), JobError> {
 
 /// The system ends the program where a mapped file is cut.
 #[cfg(not(unix))]
-fn end_with_cut_maps() -> Result<(), JobError> {
+pub(crate) fn end_with_cut_maps() -> Result<(), JobError> {
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 //! The nodes of a typed graph have a folder for each type, `embeddings/TYPE`.
 
 mod version;
+mod whole;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::parquet_file::{Batch, TABLE_SCHEMA, TableReader, number_array};
 use crate::table_writer::{Column, Strings, TableWriter};
 
 pub use version::{ReplacedRows, write_version_part};
+pub use whole::{PartSizes, RowPosition};
 
 /// Metadata key of the table's schema version.
 const SCHEMA_KEY: &str = "graphinfer.schema";

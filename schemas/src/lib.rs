@@ -169,7 +169,7 @@ pub use dataset::{
 };
 pub use embeddings::{
     EmbeddingBatch, EmbeddingColumns, EmbeddingRows, EmbeddingsDataset, EmbeddingsWriter,
-    Precision, ReplacedRows, read_embedding_table, write_version_part,
+    PartSizes, Precision, ReplacedRows, RowPosition, read_embedding_table, write_version_part,
 };
 pub use error::{ErrorKind, Result, RowPlace, SchemaError, error_causes, error_chain};
 pub use fanout::{Fanout, FlattenMeta, HopFanouts, Layout, Sampling, keep_at_hop, use_at_layer};

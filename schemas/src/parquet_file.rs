@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, ListArray, PrimitiveArray};
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::{DataType, Field};
+use arrow::datatypes::{DataType, Field, SchemaRef};
 use parquet::arrow::ProjectionMask;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -137,6 +137,22 @@ impl<'a> TableReader<'a> {
             .schema()
             .column_with_name(name)
             .is_some()
+    }
+
+    /// Returns the columns.
+    pub(crate) fn schema(&self) -> SchemaRef {
+        Arc::clone(self.input.metadata.schema())
+    }
+
+    /// Reads a row group; none after the last one.
+    pub(crate) fn row_group(&self, group: usize) -> Result<Option<Vec<RecordBatch>>> {
+        if group >= self.input.metadata.metadata().num_row_groups() {
+            return Ok(None);
+        }
+        let columns = ProjectionMask::all();
+        let batches = self.input.batches(vec![group], columns, READ_BATCH_ROWS)?;
+        let batches = batches.map(|batch| batch.map_err(of_ours));
+        batches.collect::<Result<_>>().map(Some)
     }
 
     pub(crate) fn for_each(self, mut consume: impl FnMut(&Batch<'_>) -> Result<()>) -> Result<()> {
