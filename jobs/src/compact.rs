@@ -25,6 +25,7 @@ pub(crate) fn compact(args: &CompactArgs, console: &Console) -> anyhow::Result<(
 }
 
 fn run(args: &CompactArgs, console: &Console) -> Result<String, JobError> {
+    console.name_job("compact");
     ending::be_resumable();
     end_with_cut_maps()?;
     let from = resolved("PATH", &args.path)?;
