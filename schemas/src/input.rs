@@ -109,8 +109,8 @@ impl Place<'_> {
 }
 
 impl Unit {
-    /// Number of rows to reserve memory for: the footer may claim too many, so beyond
-    /// [`RESERVED_ROWS_MAX`] memory grows with the rows that are read.
+    /// Returns the number of rows to reserve memory for. The footer may claim too many, so beyond a
+    /// limit memory grows with the rows that are read.
     pub fn num_rows_reserved(&self) -> usize {
         self.num_rows.min(RESERVED_ROWS_MAX)
     }
