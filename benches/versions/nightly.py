@@ -3,9 +3,9 @@
 
 A graph of `graphflat generate` changes by random edges: half of them go, as many new ones lead to
 the destinations of other edges. A turn runs a version of the changes, one of the whole changed
-tables ([input.snapshot]) and a full run (store and inference) on the changed tables, each as a whole
-process, and compares all rows bit for bit in the first turn. The full run is `graphflat run` of a
-job without [incremental].
+tables ([input.snapshot]) and a full run (store and inference) on the changed tables, each as a
+whole process, and compares all rows bit for bit in the first turn. The full run is `graphflat run`
+of a job without [incremental].
 
     python nightly.py --program graphflat --dir DIR [--nodes N] [--edges M] [--turns T]
     python nightly.py --program graphflat --dir DIR --tables nodes.parquet edges.parquet
@@ -79,7 +79,8 @@ def draw_changes(args, edges, case, seed):
     share, of_nodes = CASES[case]
     ids = parquet.read_table(args.dir / "nodes.parquet", columns=["id"])["id"].combine_chunks()
     num_nodes = len(ids)
-    src, dst = (pc.index_in(edges[name], ids).to_numpy().astype(np.int64) for name in ("src", "dst"))
+    numbers = (pc.index_in(edges[name], ids) for name in ("src", "dst"))
+    src, dst = (of.to_numpy().astype(np.int64) for of in numbers)
     rng = np.random.default_rng(seed)
     candidates = np.arange(len(src))
     if of_nodes < 1:
@@ -95,6 +96,7 @@ def draw_changes(args, edges, case, seed):
     left = ~np.isin(keys, removed)
     folder = args.dir / case.replace(" ", "-").replace(",", "").replace("%", "percent")
     folder.mkdir(exist_ok=True)
+
     def table(ends, **columns):
         ends = {"src": ids.take(ends >> 32), "dst": ids.take(ends & 0xFFFFFFFF)}
         return pa.table({**ends, **columns})
