@@ -85,12 +85,7 @@ impl Changes {
                 .push(read.map_err(|e| e.under_key(OF_CHANGES, "nodes", name))?);
         }
         for (name, path) in &spec.edges {
-            let table = EdgeTable {
-                base,
-                path,
-                graph,
-                relation: relation_idx(graph, name)?,
-            };
+            let table = EdgeTable::named((base, path), graph, name)?;
             let read = read_edges(&table, sampling);
             changes
                 .edges
@@ -112,21 +107,11 @@ impl Changes {
     ) -> Result<(), DeltaError> {
         for (name, path) in &spec.nodes {
             let table = &graph.types[type_idx(graph, name)?].nodes;
-            let open = || {
-                like_nodes((base, path), table, Some(OPS[0]))?;
-                let all = ids_only(path, table.spec());
-                Ok(with_op(&all, Some(OPS[1])).into_plan(base)?)
-            };
-            let opened: Result<NodesPlan, DeltaError> = open();
+            let opened = like_nodes((base, path), table, Some(OPS[0]));
             opened.map_err(|e| e.under_key(OF_CHANGES, "nodes", name))?;
         }
         for (name, path) in &spec.edges {
-            let table = EdgeTable {
-                base,
-                path,
-                graph,
-                relation: relation_idx(graph, name)?,
-            };
+            let table = EdgeTable::named((base, path), graph, name)?;
             let opened = table.whole(sampling, Some(OPS[0]));
             opened.map_err(|e| e.under_key(OF_CHANGES, "edges", name))?;
         }
@@ -230,16 +215,6 @@ pub(crate) fn like_nodes(
     Ok(plan)
 }
 
-/// Returns a table with the column of ids alone.
-fn ids_only(path: &TablePath, written: &NodesSpec) -> NodesSpec {
-    NodesSpec {
-        path: path.clone(),
-        id: written.id.clone(),
-        rows_where: written.rows_where.clone(),
-        ..NodesSpec::default()
-    }
-}
-
 fn with_op(spec: &NodesSpec, op: Option<&str>) -> NodesSpec {
     let mut spec = spec.clone();
     if let Some(op) = op {
@@ -256,7 +231,12 @@ fn read_nodes(
     stored: &[ColumnMeta],
 ) -> Result<NodeChanges, DeltaError> {
     let written = of_type.nodes.spec();
-    let ids_only = ids_only(path, written);
+    let ids_only = NodesSpec {
+        path: path.clone(),
+        id: written.id.clone(),
+        rows_where: written.rows_where.clone(),
+        ..NodesSpec::default()
+    };
     let upserted = like_nodes((base, path), &of_type.nodes, Some(OPS[0]))?;
     let features = read_features(&upserted, stored)?;
     let list = |op| read_list(&with_op(&ids_only, Some(op)).into_plan(base)?);
@@ -381,7 +361,21 @@ pub(crate) struct EdgeTable<'a> {
     pub(crate) relation: usize,
 }
 
-impl EdgeTable<'_> {
+impl<'a> EdgeTable<'a> {
+    /// Returns the table of the relation with this name.
+    fn named(
+        (base, path): (&'a Path, &'a TablePath),
+        graph: &'a GraphPlan,
+        name: &str,
+    ) -> Result<Self, DeltaError> {
+        Ok(Self {
+            base,
+            path,
+            graph,
+            relation: relation_idx(graph, name)?,
+        })
+    }
+
     /// Returns the table as a job file names it.
     fn spec(&self) -> EdgesSpec {
         EdgesSpec {

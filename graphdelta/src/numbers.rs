@@ -299,7 +299,15 @@ impl Numbers {
                 std::cmp::Ordering::Greater => high = middle,
             }
         }
-        self.by_id.get(&(type_idx, id_key(ids, row))).copied()
+        self.find_added(type_idx, ids, row)
+    }
+
+    /// Finds a node that the store does not have, removed or not.
+    pub(crate) fn find_added(&self, type_idx: usize, ids: &Ids, row: usize) -> Option<NodeIdx> {
+        match self.by_id.is_empty() {
+            true => None,
+            false => self.by_id.get(&(type_idx, id_key(ids, row))).copied(),
+        }
     }
 
     /// Guesses the number of an integer id: as if ids had no gaps.

@@ -27,8 +27,6 @@ pub(super) struct Known<'a> {
 /// Finds the nodes of one type.
 struct OfType {
     stored: Stored,
-    /// Nodes of the parent that the store does not have.
-    added: BTreeMap<Vec<u8>, NodeIdx>,
     new: BTreeMap<Vec<u8>, NodeIdx>,
 }
 
@@ -88,19 +86,12 @@ impl<'a> Known<'a> {
         let end = numbers.end();
         let types = (0..num_types).map(|type_idx| OfType {
             stored: Stored::new(numbers, type_idx),
-            added: BTreeMap::new(),
             new: BTreeMap::new(),
         });
-        let mut types: Vec<OfType> = types.collect();
-        for node in (numbers.num_stored()..end).map(NodeIdx::from_index) {
-            let (ids, row) = numbers.id(node);
-            let of_type = &mut types[numbers.type_of(node)];
-            of_type.added.insert(id_key(ids, row), node);
-        }
         let words = || AtomicU64::new(0);
         Self {
             numbers,
-            types,
+            types: types.collect(),
             there: std::iter::repeat_with(words)
                 .take(end.div_ceil(BITS))
                 .collect(),
@@ -128,12 +119,9 @@ impl<'a> Known<'a> {
 
     /// Finds a node of the parent, removed or not.
     pub(super) fn find(&self, type_idx: usize, ids: &Ids, at: usize) -> Option<NodeIdx> {
-        let of_type = &self.types[type_idx];
-        let stored = of_type.stored.find(self.numbers, ids, at);
-        stored.or_else(|| match of_type.added.is_empty() {
-            true => None,
-            false => of_type.added.get(&id_key(ids, at)).copied(),
-        })
+        let stored = &self.types[type_idx].stored;
+        let found = stored.find(self.numbers, ids, at);
+        found.or_else(|| self.numbers.find_added(type_idx, ids, at))
     }
 
     /// Finds a node of the snapshot; all of its nodes are marked or added.
@@ -173,8 +161,8 @@ impl<'a> Known<'a> {
     pub(super) fn gone(&self, type_idx: usize) -> impl Iterator<Item = NodeIdx> + '_ {
         let stored = self.numbers.stored_of_type(type_idx);
         let stored = (stored.start.index()..stored.end.index()).map(NodeIdx::from_index);
-        let added = self.types[type_idx].added.values().copied();
-        let all = stored.chain(added);
+        let added = (self.numbers.num_stored()..self.end).map(NodeIdx::from_index);
+        let all = stored.chain(added.filter(move |&node| self.numbers.type_of(node) == type_idx));
         all.filter(|&node| !self.is_present(node) && !self.numbers.is_removed(node))
     }
 }
