@@ -165,7 +165,7 @@ fn unknown_keys_name_line_key_and_the_nearest_key() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:30: unknown key `train.epoch`; did you mean `epochs`? allowed: model, hidden, layers, heads, out_heads, aggregator, relation_aggregator, readout, projection, bases, relation_dim, attention_residual, normalize_output, activation, dropout, input_dropout, attention_dropout, norm, residual, edge_weight, edge_features, optimizer, learning_rate, schedule, clip_norm, momentum, weight_decay, embedding_weight_decay, weight_decay_layers, epochs, batch_size, evaluate_every, patience, monitor, loss, decoder, temperature, margin, negatives, batch_by, src_power, class_weights, seed, workers, servers, mode, staleness, gradient_format, device, pruning, edge_partitioning, checkpoint_every, checkpoint_every_steps, cache_bytes, streamed, input, output
+        error: job.toml:30: unknown key `train.epoch`; did you mean `epochs`? allowed: model, hidden, layers, heads, out_heads, aggregator, relation_aggregator, readout, projection, bases, relation_dim, attention_residual, normalize_output, activation, dropout, input_dropout, attention_dropout, norm, residual, edge_weight, edge_features, optimizer, learning_rate, schedule, clip_norm, momentum, weight_decay, embedding_weight_decay, weight_decay_layers, epochs, batch_size, evaluate_every, patience, monitor, loss, decoder, temperature, margin, negatives, batch_by, src_power, whole_parts, class_weights, seed, workers, servers, mode, staleness, gradient_format, device, pruning, edge_partitioning, checkpoint_every, checkpoint_every_steps, cache_bytes, streamed, input, output
     "#]],
         |case| {
             case.job = case.job.with("epochs =", "epoch =");

@@ -158,6 +158,9 @@ pub struct TrainSpec {
     /// Pairs: the d train pairs of a src node in its part weigh `d ^ src_power` together. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub src_power: Option<f32>,
+    /// Pairs: whether all batches of a part share the blocks of its targets; `lightgcn` only.
+    /// Default: as `negatives.all`.
+    pub whole_parts: Option<bool>,
     /// Weight of a target's loss by its class: a list, or `"balanced"`. Default: 1 for all.
     pub class_weights: Option<ClassWeights>,
     /// Random seed of weights, order and dropout. Default: the job's.

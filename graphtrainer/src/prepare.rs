@@ -492,8 +492,8 @@ impl<'a> Checks<'a> {
             Some(monitor) if allowed.contains(&monitor) => Ok(monitor),
             Some(monitor) if Metric::OF_RANKING.contains(&monitor) => {
                 let problem = "pairs are ranked among all nodes by `model = \"lightgcn\"` with \
-                               `negatives = { all = true }`, `exclude` \"all\" or \"none\" and ends \
-                               of two types; monitor another metric";
+                               `negatives = { all = true }` or `whole_parts = true`, `exclude` \
+                               \"all\" or \"none\" and ends of two types; monitor another metric";
                 Err(self.unfit("monitor", monitor.name(), problem.to_owned()))
             }
             Some(monitor) => {

@@ -369,6 +369,43 @@ fn shared_blocks_give_the_result_of_blocks_for_each_batch() {
 }
 
 #[test]
+fn drawn_negatives_of_whole_parts_give_the_result_of_blocks_for_each_batch() {
+    for (loss, negatives) in [
+        ("bpr", "{ in_batch = false, random = 2 }"),
+        ("margin", "{ in_batch = false, random = 1 }"),
+        ("softmax", "{ in_batch = 8, random = 3 }"),
+        ("softmax", "{ random = 3, by = \"degree\" }"),
+    ] {
+        // Rows without a gradient stay as they are, whether a batch has them or not.
+        let table = |whole: bool| {
+            format!(
+                "model = \"lightgcn\"\nhidden = [{DIM}, {DIM}]\nepochs = 3\nbatch_size = 24\n\
+                 optimizer = \"sgd\"\nlearning_rate = 0.5\nloss = \"{loss}\"\n\
+                 negatives = {negatives}\nwhole_parts = {whole}"
+            )
+        };
+        // Without val pairs the last epoch is the best.
+        let source = || {
+            source_with(Exclude::None, |pairs| {
+                let val = pairs.split.iter_mut().filter(|of| **of == Split::Val);
+                val.for_each(|split| *split = Split::Train);
+            })
+        };
+        let [whole, own] = [true, false].map(|of| run(&source(), &table(of)));
+
+        let apart = distance(&whole, &own);
+        assert!(apart < WORKERS_TOLERANCE, "{loss}, {negatives}: {apart}");
+        let losses = whole.history.iter().zip(&own.history);
+        for (of_whole, of_own) in losses.map(|(whole, own)| (whole.loss, own.loss)) {
+            let off = (of_whole / of_own - 1.0).abs();
+            assert!(off < TWIN_TOLERANCE, "{loss}: {of_whole} is not {of_own}");
+        }
+        assert!(whole.metrics.contains_key("test_recall@20"), "{loss}");
+        assert!(!own.metrics.contains_key("test_recall@20"), "{loss}");
+    }
+}
+
+#[test]
 fn workers_give_the_result_of_one() {
     for by in [
         "batch_by = \"src\"\nsrc_power = 0.75",
@@ -525,6 +562,9 @@ fn what_does_not_fit_is_named() {
     ] {
         check(&WIDTHS, &format!("{widths}\n{key}"), &source_of, expected);
     }
+    let whole = "`train.whole_parts` = true: with `exclude = \"batch\"` each batch";
+    let keys = format!("{widths}\nwhole_parts = true");
+    check(&WIDTHS, &keys, &source(Exclude::Batch), whole);
     let with_all = format!("{widths}\n{all}");
     let none = source_with(Exclude::None, |pairs| pairs.random.clear());
     check(

@@ -210,10 +210,13 @@ impl TrainSpec {
         found.require(!has_own, "residual", true, allowed);
     }
 
-    /// Checks that a `lightgcn` has no option that changes rows between its layers.
+    /// Checks that a `lightgcn` has no option that changes rows between its layers, and that another
+    /// model has none of its options.
     fn check_light_keys(&self, found: &mut Mistakes) {
         if self.model != TypedKind::Conv(LayerKind::LightGcn) {
-            return;
+            let shares = self.whole_parts == Some(true);
+            let only = "only the batches of lightgcn can share a part";
+            return found.require(!shares, "whole_parts", true, only);
         }
         let only = "lightgcn propagates rows as they are: leave it out";
         let dropout = self.dropout.unwrap_or(0.0);

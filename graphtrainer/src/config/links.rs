@@ -95,12 +95,15 @@ pub(crate) struct LinkPlan {
     /// The d train pairs of a src node weigh `d ^ src_power` together; none: d.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) src_power: Option<f32>,
+    /// Whether the batches of a part have all its targets and edges; none: as `all`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) whole_parts: Option<bool>,
 }
 
 impl LinkPlan {
     /// Tells whether all batches of a part have all its targets and edges.
     pub(crate) fn has_whole_parts(&self, exclude: Exclude) -> bool {
-        self.all && exclude != Exclude::Batch
+        self.whole_parts.unwrap_or(self.all) && exclude != Exclude::Batch
     }
 }
 
@@ -149,6 +152,8 @@ pub(crate) struct LinkKeys {
     pub(crate) batch_by: Option<BatchBy>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) src_power: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) whole_parts: Option<bool>,
 }
 
 impl LinkKeys {
@@ -165,6 +170,7 @@ impl LinkKeys {
             ("negatives", negatives),
             ("batch_by", batch_by),
             ("src_power", number(self.src_power)),
+            ("whole_parts", self.whole_parts.map(|value| value.to_string())),
         ];
         all.into_iter().find_map(|(key, value)| Some((key, value?)))
     }
@@ -197,6 +203,7 @@ impl LinkKeys {
             evaluation: negatives.evaluation(),
             by_src: self.batch_by == Some(BatchBy::Src),
             src_power: self.src_power,
+            whole_parts: self.whole_parts,
         }
     }
 }
@@ -259,6 +266,7 @@ impl TrainSpec {
             negatives: self.negatives,
             batch_by: self.batch_by,
             src_power: self.src_power,
+            whole_parts: self.whole_parts,
         }
     }
 

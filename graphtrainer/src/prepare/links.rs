@@ -1,7 +1,7 @@
 //! The task of a graph with pairs: links between its nodes.
 
 use gnn::Task;
-use schemas::PairsMeta;
+use schemas::{Exclude, PairsMeta};
 
 use super::Checks;
 use crate::TrainError;
@@ -22,6 +22,10 @@ impl Checks<'_> {
         if hard > 0 && !pairs.negatives {
             let problem = "its pairs have no listed negatives (`input.pairs.negatives`)".to_owned();
             return Err(self.unfit("negatives.hard", hard, problem));
+        }
+        if plan.links.whole_parts == Some(true) && pairs.exclude == Exclude::Batch {
+            let problem = "with `exclude = \"batch\"` each batch leaves out edges of its own";
+            return Err(self.unfit("whole_parts", true, problem.to_owned()));
         }
         if plan.normalize_output == Some(true) {
             let problem =

@@ -399,10 +399,11 @@ fn the_documented_example_parses_and_every_key_is_documented() {
 }
 
 /// Keys that exclude other keys of the example, keys of typed graphs, of graphs and of pairs.
-const ALTERNATIVES: [&str; 25] = [
+const ALTERNATIVES: [&str; 26] = [
     "embedding_weight_decay",
     "batch_by",
     "src_power",
+    "whole_parts",
     "graph",
     "readout",
     "pairs_per_part",
