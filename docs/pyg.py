@@ -266,7 +266,7 @@ class Typed(nn.Module):
         return outputs
 
     def forward(self, x_dict, edge_index_dict, edge_weight_dict=None, edge_attr_dict=None):
-        """Returns the output for each node of the target type."""
+        """Returns the output for each node of the target type; of links, the embeddings by type."""
         arch = self.arch
         if self.into_graphs:
             num_graphs = len(x_dict[arch["target_type"]])
@@ -280,6 +280,8 @@ class Typed(nn.Module):
             x_dict = {name: self.act(x) for name, x in x_dict.items()}
         for at in range(len(self.convs)):
             x_dict = self.layer(at, x_dict, edge_index_dict, extra)
+        if "links" in arch["task"]:
+            return x_dict
         if self.into_graphs:
             nodes = x_dict[self.into_graphs[0]]
             out = self.lin(readout(arch["readout"], nodes, into_graphs, num_graphs))
