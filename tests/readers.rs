@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN};
+use crate::link_models::USERS;
 use crate::needs::{checkout, has_modules, python, skip, target_dir};
 use crate::real::bench_for_jobs;
-use crate::typed_infer;
+use crate::{score, typed_infer};
 
 /// Opens directories in Python; each must have the given number of rows. Missing readers are left
 /// out if `may_miss` names them; else the test is skipped for them.
@@ -118,6 +119,17 @@ fn other_tools_open_the_tables_of_types_and_relations() {
     check(&python, &bench, &counted, &[]);
 }
 
+/// Best items and scores of listed pairs have a directory each.
+#[test]
+fn other_tools_open_the_tables_of_scores() {
+    let Some(python) = python() else { return };
+    let bench = score::bench();
+    bench.run(&score::job("dot"), &[]).ok();
+    // Each user is a query, and the src end of one listed pair.
+    let tables = ["out/scores/items", "out/scores/pairs"].map(|table| (table, USERS as u64));
+    check(&python, &bench, &tables, &[]);
+}
+
 /// Returns the Python blocks of a Markdown file.
 fn snippets(text: &str) -> Vec<String> {
     let blocks = text.split("```python\n").skip(1);
@@ -141,36 +153,39 @@ fn modules(snippet: &str) -> Vec<&str> {
 /// Libraries that cannot be installed for every Python; snippets that need them are left out there.
 const MAY_MISS: [&str; 2] = ["faiss", "hnswlib"];
 
-#[test]
-fn snippets_of_the_documentation_run() {
-    let Some(python) = python() else { return };
+/// Returns the README and the pages of `docs`.
+///
+/// `docs/pyg.md` is left out: tests/pyg.rs runs its snippets, but for the first, which is a sketch.
+fn pages() -> Vec<PathBuf> {
     let folders = ["docs", "docs/job"].map(|folder| checkout().join(folder));
     let docs = folders.map(|folder| std::fs::read_dir(folder).unwrap());
     let docs = docs
         .into_iter()
         .flatten()
         .map(|entry| entry.unwrap().path());
-    // tests/pyg.rs runs the snippets of docs/pyg.md, but for the first, which is a sketch.
     let mut pages: Vec<PathBuf> = docs
         .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
         .filter(|path| !path.ends_with("pyg.md"))
         .collect();
     pages.sort();
     pages.insert(0, checkout().join("README.md"));
-    // The snippets read the outputs of the two commands of the README.
+    pages
+}
+
+/// Jobs of the README whose outputs the snippets read.
+const JOBS_READ: [&str; 2] = ["jobs/debian.toml", "jobs/debian-links.toml"];
+
+#[test]
+fn snippets_of_the_documentation_run() {
+    let Some(python) = python() else { return };
     let bench = bench_for_jobs();
-    let job = std::fs::read_to_string(checkout().join("jobs/debian.toml")).unwrap();
-    std::fs::write(bench.path("jobs/debian.toml"), job).unwrap();
-    let args = [
-        "run",
-        "jobs/debian.toml",
-        "--quiet",
-        "--set",
-        "train.epochs=1",
-    ];
-    bench.graphflat(&args).ok();
+    for job in JOBS_READ {
+        std::fs::copy(checkout().join(job), bench.path(job)).unwrap();
+        let args = ["run", job, "--quiet", "--set", "train.epochs=1"];
+        bench.graphflat(&args).ok();
+    }
     let mut num_run = 0;
-    for page in pages {
+    for page in pages() {
         let text = std::fs::read_to_string(&page).unwrap();
         for snippet in snippets(&text) {
             let modules = modules(&snippet);
