@@ -6,7 +6,8 @@ use arrow::array::{ArrayRef, Int64Array, StringArray};
 use schemas::{EmbeddingsDataset, Labels};
 use serde_json::Value;
 
-use crate::harness::{Bench, Job, f32_lists, mix};
+use crate::harness::{Bench, Job, assert_same_bytes, f32_lists, mix};
+use crate::resume::run_and_kill;
 
 /// Users have learnable rows alone, items have features.
 pub(crate) const TYPED: &str = r#"name = "links"
@@ -200,6 +201,9 @@ fn links_of_two_types_are_trained_and_inferred() {
     bench.run(&job, &[]).ok();
     let metrics = metrics(&bench);
     assert!(metrics["test_mrr"].as_f64().unwrap() > 0.2, "{metrics}");
+    let notes = bench.manifest("out/model")["report"]["notes"].to_string();
+    let protocol = "exclude = \\\"all\\\": no pair carries messages";
+    assert!(notes.contains(protocol), "{notes}");
     let model: Value = serde_json::from_slice(&model_file(&bench, "model.json")).unwrap();
     assert_eq!(model["architecture"]["task"]["links"], "mlp");
     assert_eq!(model["extra"]["links"]["random"], 8);
@@ -233,6 +237,43 @@ fn links_of_two_types_are_trained_and_inferred() {
         .run(&job, &["--fresh", "--stage", "train", "--processes", "2"])
         .ok();
     assert!(files.map(|file| model_file(&bench, file)) == of_one);
+}
+
+#[test]
+fn streamed_pairs_are_trained_and_resumed() {
+    let bench = shop();
+    let job = Job::of_text(TYPED)
+        .with("output = \"out/features\"\n", "")
+        .with("[train]\n", "[train]\nstreamed = true\n")
+        .with("epochs = 4", "epochs = 12\ncheckpoint_every_steps = 3");
+    bench.run(&job, &[]).ok();
+    let of_one = bench.data_files("out");
+    let test_mrr = metrics(&bench)["test_mrr"].as_f64().unwrap();
+    assert!(test_mrr > 0.2, "{test_mrr}");
+    assert!(!bench.path("out/features").exists());
+    let mut killed = 0;
+    for events in [6, 9, 14] {
+        bench.clear();
+        killed += usize::from(run_and_kill(&bench, &job, events));
+        bench.run(&job, &[]).ok();
+        let after = format!("after a kill at event {events}");
+        assert_same_bytes(&of_one, &bench.data_files("out"), &after);
+    }
+    assert!(killed >= 2, "{killed} runs were killed");
+}
+
+#[test]
+fn pairs_are_trained_over_processes_in_every_mode() {
+    let bench = shop();
+    let job = Job::of_text(TYPED);
+    bench.run(&job, &["--stage", "flatten"]).ok();
+    for mode in ["mode = \"async\"", "mode = \"bounded\"\nstaleness = 2"] {
+        let job = job.with("epochs = 4", &format!("epochs = 4\n{mode}"));
+        let train = ["--fresh", "--stage", "train", "--processes", "2"];
+        bench.run(&job, &train).ok();
+        let test_mrr = metrics(&bench)["test_mrr"].as_f64().unwrap();
+        assert!(test_mrr > 0.2, "{mode}: {test_mrr}");
+    }
 }
 
 #[test]

@@ -216,9 +216,8 @@ fn propagated(graph: &TypedGraph, start: &[Vec<[f64; DIM]>]) -> Vec<Vec<[f64; DI
         .collect()
 }
 
-/// The mean loss before the first update; a src node with d train pairs has weight `d ^ power`.
-fn twin_loss(power: f64) -> f64 {
-    let graph = graph();
+/// The embeddings before the first update, by type.
+fn first_embeddings(graph: &TypedGraph) -> Vec<Vec<[f64; DIM]>> {
     let start = (0..graph.ids.len()).map(|of| {
         let nodes: Vec<u32> = (0..u32::try_from(graph.ids[of].len()).unwrap()).collect();
         let ids = graph.ids_of(of, &nodes);
@@ -232,8 +231,19 @@ fn twin_loss(power: f64) -> f64 {
         let row = |at| std::array::from_fn(|column| spec.start_value(&ids, at, column).into());
         (0..ids.len()).map(row).collect()
     });
-    let start: Vec<Vec<[f64; DIM]>> = start.collect();
-    let rows = propagated(&graph, &start);
+    propagated(graph, &start.collect::<Vec<_>>())
+}
+
+/// The inner product of the embeddings of a src and a dst node.
+fn score(rows: &[Vec<[f64; DIM]>], src: usize, dst: usize) -> f64 {
+    let ends = rows[ENDS.0][src].iter().zip(rows[ENDS.1][dst]);
+    ends.map(|(a, b)| a * b).sum()
+}
+
+/// The mean loss before the first update; a src node with d train pairs has weight `d ^ power`.
+fn twin_loss(power: f64) -> f64 {
+    let graph = graph();
+    let rows = first_embeddings(&graph);
     let pairs = pairs(&graph);
     let is_train = |&pair: &usize| pairs.split[pair] == Split::Train;
     let (mut loss, mut total) = (0.0, 0.0);
@@ -244,15 +254,62 @@ fn twin_loss(power: f64) -> f64 {
             .filter(|&other| pairs.src[other] == src);
         let weight = f64::from(pairs.weight.as_ref().unwrap()[pair]);
         let weight = weight * (degree.count() as f64).powf(power - 1.0);
-        let score = |dst: usize| -> f64 {
-            let ends = rows[ENDS.0][src.index()].iter().zip(rows[ENDS.1][dst]);
-            ends.map(|(a, b)| a * b).sum()
-        };
-        let sum: f64 = (0..rows[ENDS.1].len()).map(|dst| score(dst).exp()).sum();
-        loss += weight * (sum.ln() - score(pairs.dst[pair].index()));
+        let all = 0..rows[ENDS.1].len();
+        let sum: f64 = all.map(|dst| score(&rows, src.index(), dst).exp()).sum();
+        loss += weight * (sum.ln() - score(&rows, src.index(), pairs.dst[pair].index()));
         total += weight;
     }
     loss / total
+}
+
+/// The mean corrected softmax of all train pairs in one batch before the first update: the score of
+/// a negative is lowered by the logarithm of how often the pair expects it. Negatives are the dst
+/// ends of the other pairs, all nodes, or both.
+fn twin_corrected(is_in_batch: bool, is_random: bool) -> f64 {
+    let graph = graph();
+    let rows = first_embeddings(&graph);
+    let pairs = pairs(&graph);
+    let train = (0..pairs.len()).filter(|&pair| pairs.split[pair] == Split::Train);
+    let train: Vec<usize> = train.collect();
+    let (mut loss, mut total) = (0.0, 0.0);
+    for &pair in &train {
+        let (src, own) = (pairs.src[pair].index(), pairs.dst[pair].index());
+        let others = train.iter().filter(|&&other| is_in_batch && other != pair);
+        let mut negatives: Vec<usize> = others.map(|&other| pairs.dst[other].index()).collect();
+        negatives.extend((0..rows[ENDS.1].len()).filter(|_| is_random));
+        let mut sum = score(&rows, src, own).exp();
+        for &negative in negatives.iter().filter(|&&negative| negative != own) {
+            let expected = negatives.iter().filter(|&&other| other == negative);
+            sum += score(&rows, src, negative).exp() / expected.count() as f64;
+        }
+        let weight = f64::from(pairs.weight.as_ref().unwrap()[pair]);
+        loss += weight * (sum.ln() - score(&rows, src, own));
+        total += weight;
+    }
+    loss / total
+}
+
+#[test]
+fn the_softmax_is_corrected_by_how_often_negatives_are_expected() {
+    let graph = graph();
+    let (num_dst, num_pairs) = (graph.ids[ENDS.1].len(), pairs(&graph).len());
+    for (is_in_batch, is_random) in [(true, false), (false, true), (true, true)] {
+        let random = if is_random { num_dst } else { 0 };
+        for whole in [false, true] {
+            let keys = format!(
+                "model = \"lightgcn\"\nhidden = [{DIM}, {DIM}]\nepochs = 1\noptimizer = \"sgd\"\n\
+                 learning_rate = 1e-9\nbatch_size = {num_pairs}\nwhole_parts = {whole}\n\
+                 negatives = {{ in_batch = {is_in_batch}, random = {random}, evaluation = 1 }}"
+            );
+            let got = run(&source(Exclude::None), &keys).history[0].loss;
+            let wanted = twin_corrected(is_in_batch, is_random);
+            let off = (got / wanted - 1.0).abs();
+            assert!(
+                off < TWIN_TOLERANCE,
+                "{is_in_batch}, {random}: {got} is not {wanted}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -302,13 +359,11 @@ fn twin_ranking(trained: &Trained, num_parts: usize, split: Split) -> [f64; 2] {
             if wanted.is_empty() {
                 continue;
             }
-            let score = |dst: usize| -> f64 {
-                let ends = rows[ENDS.0][src.index()].iter().zip(rows[ENDS.1][dst]);
-                ends.map(|(a, b)| a * b).sum()
-            };
             let all = 0..rows[ENDS.1].len();
             let all = all.filter(|dst| wanted.contains(dst) || !known.contains(dst));
-            let mut all: Vec<(f64, usize)> = all.map(|dst| (-score(dst), dst)).collect();
+            let mut all: Vec<(f64, usize)> = all
+                .map(|dst| (-score(&rows, src.index(), dst), dst))
+                .collect();
             all.sort_by(|a, b| a.0.total_cmp(&b.0));
             let gain = |at: usize| 1.0 / (at as f64 + 2.0).log2();
             let found = all.iter().take(20).enumerate();
