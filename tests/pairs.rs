@@ -380,7 +380,7 @@ fn mistakes_in_pairs_are_one_line_of_check_and_run() {
     check(
         shares,
         "share = { train = 0.5, val = 0.00001 }",
-        "`input.pairs.share`: puts none of",
+        "`input.pairs.share`: puts no pair in split `val`: its share by hash is 0.00001",
     );
     check(
         "from_edges = true",
@@ -441,6 +441,19 @@ fn a_training_that_does_not_fit_pairs_is_one_line_before_any_work() {
         "allowed for pairs: mrr, hits@1, hits@10, hits@50, ndcg@10, ndcg@50, auc, \
          average_precision, loss",
     );
+}
+
+#[test]
+fn keys_of_pairs_are_refused_for_labels_before_any_work() {
+    let graph = Graph::new(60, IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let train = "[train]\noutput = \"out/model\"\nmodel = \"sage\"\nhidden = [8]\nepochs = 1\n\
+                 decoder = \"dot\"\n";
+    let ran = bench.run(&Job::new(&graph, &[FLATTEN, train]), &[]);
+    assert_eq!(ran.code, 2, "{}", ran.stderr);
+    let wanted = "`train.decoder` = \"dot\": it has no pairs (`[input.pairs]`): leave the key out";
+    assert!(ran.stderr.contains(wanted), "{}", ran.stderr);
+    assert!(!bench.path("work").exists() && !bench.path("out").exists());
 }
 
 #[test]

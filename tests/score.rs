@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, StringArray};
+use arrow::array::{ArrayRef, Int64Array, StringArray};
 use gnn::{Dense, Scorer};
 use schemas::{EmbeddingRows, EmbeddingsDataset, Ids, ScoresDataset};
 use serde_json::Value;
@@ -48,7 +48,7 @@ fn name(user: usize) -> String {
 }
 
 /// The shop with a column of splits, and a list of pairs.
-fn bench() -> Bench {
+pub(crate) fn bench() -> Bench {
     let bench = shop();
     let purchases = 0..PURCHASES;
     let users = StringArray::from_iter_values(purchases.clone().map(|at| name(buyer(at))));
@@ -65,7 +65,8 @@ fn bench() -> Bench {
     bench
 }
 
-fn job(decoder: &str) -> Job {
+/// The job of a decoder, with all that `[score]` can write.
+pub(crate) fn job(decoder: &str) -> Job {
     let job = Job::of_text(TYPED).with(SPLITS[0], SPLITS[1]);
     let job = job.with("decoder = \"mlp\"", &format!("decoder = \"{decoder}\""));
     Job(format!("{}{SCORE}{LISTED}", job.0))
@@ -407,7 +408,7 @@ fn check_and_inspect_show_scores() {
 }
 
 /// Pieces of the good job, what replaces them, and the error.
-const BAD: [(&str, &str, &str); 14] = [
+const BAD: [(&str, &str, &str); 18] = [
     (
         "top_k = 7",
         "top_k = 91",
@@ -468,6 +469,26 @@ const BAD: [(&str, &str, &str); 14] = [
          embeddings of all nodes; leave it out",
     ),
     (
+        "features = [\"x\"]",
+        "features = [\"x\"]\nwhere = { id = 5 }",
+        "`train.negatives.random` is 8: a part has 1 random negatives",
+    ),
+    (
+        SPLITS[1],
+        "share = { train = 0.6 }",
+        "`score.evaluate` is true; no val or test pair is a link",
+    ),
+    (
+        "output = \"out/embeddings\"",
+        "output = \"out/embeddings\"\nlogits = true",
+        "`infer.logits` is true",
+    ),
+    (
+        "output = \"out/embeddings\"",
+        "output = \"out/embeddings\"\nmethod = \"neighborhoods\"",
+        "`infer.method` is \"neighborhoods\"",
+    ),
+    (
         "src = \"who\"",
         "src = \"whom\"",
         "job.toml:53: `score.pairs.src`: no column `whom` in listed.parquet; did you mean `who`? \
@@ -502,6 +523,14 @@ fn bad_input_is_one_line_before_any_work() {
         assert!(!bench.path("out").exists(), "{to}: nothing is written");
     }
     assert!(others.is_empty(), "{others:#?}");
+    let few = good.with(
+        "features = [\"x\"]",
+        "features = [\"x\"]\nwhere = { id = 5 }",
+    );
+    let few = few.with("random = 8, evaluation = 20", "random = 1, evaluation = 1");
+    let outcome = bench.run(&few, &[]);
+    let wanted = "`score.top_k` is 7; a query has 1 items";
+    assert!(outcome.stderr.contains(wanted), "{}", outcome.stderr);
     let alone = Job(good.0.replace(
         "[input.pairs]\nfrom_edges = \"buys\"\nsplit = \"split\"\n",
         "",
@@ -510,6 +539,37 @@ fn bad_input_is_one_line_before_any_work() {
     assert_eq!(outcome.code, 2);
     let wanted = "`score` needs [input.pairs], which says what pairs are scored";
     assert!(outcome.stderr.contains(wanted), "{}", outcome.stderr);
+    bench.write(&good);
+    for (who, what, unknown) in [
+        (
+            ["u1", "stranger"],
+            [0, 1],
+            "column `who` of listed.parquet, row 1: is stranger",
+        ),
+        (
+            ["u1", "u2"],
+            [900, 1],
+            "column `what` of listed.parquet, row 0: is 900",
+        ),
+    ] {
+        write_listed(&bench, who, what);
+        for command in ["run", "check"] {
+            let refused = bench.graphflat(&[command, "job.toml"]);
+            assert!(
+                refused.stderr.contains(unknown),
+                "{command}: {}",
+                refused.stderr
+            );
+        }
+        assert!(!bench.path("out").exists(), "{unknown}: nothing is written");
+    }
+}
+
+/// Writes the list of two pairs.
+fn write_listed(bench: &Bench, who: [&str; 2], what: [i64; 2]) {
+    let who: ArrayRef = Arc::new(StringArray::from_iter_values(who));
+    let what: ArrayRef = Arc::new(Int64Array::from_iter_values(what));
+    bench.write_table("listed.parquet", vec![("who", who), ("what", what)]);
 }
 
 #[test]
@@ -527,9 +587,7 @@ fn embeddings_of_another_model_and_unknown_nodes_are_refused() {
                   again";
     assert_eq!(outcome.code, 2);
     assert!(outcome.stderr.contains(wanted), "{}", outcome.stderr);
-    let who: ArrayRef = Arc::new(StringArray::from_iter_values(["u1", "stranger"]));
-    let columns = vec![("who", who), ("what", ints([0, 1].into_iter()))];
-    bench.write_table("listed.parquet", columns);
+    write_listed(&bench, ["u1", "stranger"], [0, 1]);
     let refused = bench.run(&job, &stage);
     let unknown = "column `who` of listed.parquet, row 1: is stranger, a node without an embedding";
     assert_eq!(refused.code, 3, "{refused:?}");

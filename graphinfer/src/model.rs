@@ -1,7 +1,7 @@
 //! Reads a trained model and the record of its training from the directory of the model.
 
 use crate::InferError;
-use crate::config::{InferSampling, InferTypes, Method};
+use crate::config::{InferSampling, InferTypes};
 use crate::plan::InferPlan;
 use gnn::typed::{TypedKind, TypedModel};
 use gnn::{LayerKind, Model, Task, Transform};
@@ -422,7 +422,7 @@ impl Record {
     pub(crate) fn check_plan(&self, plan: &InferPlan) -> Result<(), InferError> {
         self.embedding_layer(plan)?;
         if self.is_of_links() {
-            return self.check_links_plan(plan);
+            return plan.check_links();
         }
         if plan.probabilities && self.shape.task == Task::Regression {
             return Err(InferError::Key {
@@ -432,31 +432,6 @@ impl Record {
             });
         }
         Ok(())
-    }
-
-    /// Checks that a plan asks a model of links for embeddings alone.
-    fn check_links_plan(&self, plan: &InferPlan) -> Result<(), InferError> {
-        let allowed = "the model was trained on pairs, so it gives embeddings and no logits";
-        let by_layers = "the model was trained on pairs, whose graph features have no other \
-                         targets; allowed is \"layers\"";
-        let refused = [
-            (plan.logits, "infer.logits", "true", allowed),
-            (plan.probabilities, "infer.probabilities", "true", allowed),
-            (
-                plan.method == Method::Neighborhoods,
-                "infer.method",
-                "\"neighborhoods\"",
-                by_layers,
-            ),
-        ];
-        let mut refused = refused.into_iter().filter(|(given, ..)| *given);
-        refused.next().map_or(Ok(()), |(_, key, value, why)| {
-            Err(InferError::Key {
-                key,
-                value: value.to_owned(),
-                allowed: why.to_owned(),
-            })
-        })
     }
 
     /// Returns the type of predictions: the type of the labels that the model was trained on; none

@@ -238,6 +238,35 @@ impl InferPlan {
         self.probabilities
     }
 
+    /// Checks that the plan asks a model of links for embeddings alone.
+    ///
+    /// # Errors
+    ///
+    /// Names the key.
+    pub fn check_links(&self) -> Result<(), InferError> {
+        let allowed = "the model was trained on pairs, so it gives embeddings and no logits";
+        let by_layers = "the model was trained on pairs, whose graph features have no other \
+                         targets; allowed is \"layers\"";
+        let refused = [
+            (self.logits, "infer.logits", "true", allowed),
+            (self.probabilities, "infer.probabilities", "true", allowed),
+            (
+                self.method == Method::Neighborhoods,
+                "infer.method",
+                "\"neighborhoods\"",
+                by_layers,
+            ),
+        ];
+        let mut refused = refused.into_iter().filter(|(given, ..)| *given);
+        refused.next().map_or(Ok(()), |(_, key, value, why)| {
+            Err(InferError::Key {
+                key,
+                value: value.to_owned(),
+                allowed: why.to_owned(),
+            })
+        })
+    }
+
     /// Returns whether predictions of both samplings are compared.
     pub fn compares_sampling(&self) -> bool {
         self.compare_sampling

@@ -1,10 +1,11 @@
 //! The checked plan of a score job.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemas::path::join;
-use schemas::{FromEdges, GraphPlan, PairListPlan, PairsPlan, Split};
+use schemas::{FromEdges, GraphPlan, Ids, PairListPlan, PairsPlan, Split};
 use serde_json::{Value, json};
 
 use crate::ScoreError;
@@ -259,5 +260,75 @@ impl ScorePlan {
             }),
             _ => Ok(()),
         }
+    }
+
+    /// Checks that shares give val or test pairs, if these are ranked. A column of splits is read
+    /// with the pairs.
+    ///
+    /// # Errors
+    ///
+    /// Names `score.evaluate`.
+    pub fn check_links(&self) -> Result<(), ScoreError> {
+        let shares = self.pairs.shares();
+        match shares.is_some_and(|of| of.val + of.test == 0.0) && self.evaluate {
+            true => Err(no_links()),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks that each end of the listed pairs is the id of a node.
+    ///
+    /// # Errors
+    ///
+    /// If a table cannot be read. Names file, column and row of the first end that is no node.
+    pub fn check_listed(&self) -> Result<(), ScoreError> {
+        let Some(list) = &self.listed else {
+            return Ok(());
+        };
+        let mut unknown = [HashSet::new(), HashSet::new()];
+        for unit in list.units() {
+            for item in list.batches(unit)? {
+                let rows = item?;
+                for (ends, found) in [&rows.src, &rows.dst].into_iter().zip(&mut unknown) {
+                    found.extend((0..ends.len()).map(|at| ends.hash(at)));
+                }
+            }
+        }
+        let types = [self.pairs.from(), self.pairs.to()];
+        for (of_type, wanted) in types.into_iter().zip(&mut unknown) {
+            let nodes = &self.graph.types[of_type].nodes;
+            for unit in nodes.units() {
+                let ids = nodes.read_keys(unit)?.ids;
+                for at in 0..ids.len() {
+                    wanted.remove(&ids.hash(at));
+                }
+            }
+        }
+        if unknown.iter().all(HashSet::is_empty) {
+            return Ok(());
+        }
+        for unit in list.units() {
+            for item in list.batches(unit)? {
+                let rows = item?;
+                let is_unknown = |ends: &Ids, of: usize, at| unknown[of].contains(&ends.hash(at));
+                let first = (0..rows.src.len()).find_map(|at| {
+                    let ends = [(&rows.src, 0), (&rows.dst, 1)].into_iter();
+                    let mut ends = ends.filter(|(ends, of)| is_unknown(ends, *of, at));
+                    ends.next().map(|(ends, of)| (at, of, ends.display(at)))
+                });
+                if let Some((at, of, id)) = first {
+                    return Err(list.unknown(rows.rows.row(at), of == 0, &id).into());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The error for a ranking without val and test pairs.
+pub(crate) fn no_links() -> ScoreError {
+    ScoreError::Key {
+        key: "score.evaluate",
+        problem: "is true; no val or test pair is a link".to_owned(),
     }
 }

@@ -154,25 +154,28 @@ pub(crate) fn fit_with(
 fn notes_of(source: &Source, monitor: Option<Metric>) -> Vec<String> {
     let no_val = "without val targets the last epoch counts as the best";
     let pairs = source.graph.pairs.as_ref();
-    let of_pairs = pairs.and_then(|pairs| protocol(pairs.exclude));
+    let of_pairs = pairs.map(|pairs| protocol(pairs.exclude));
     let notes = monitor.is_none().then_some(no_val).into_iter();
     notes.chain(of_pairs).map(str::to_owned).collect()
 }
 
-/// Says what pairs that carry messages give up.
-fn protocol(exclude: Exclude) -> Option<&'static str> {
+/// Says which pairs carry messages, and what is then equal or given up.
+fn protocol(exclude: Exclude) -> &'static str {
     match exclude {
-        Exclude::All => None,
-        Exclude::Batch => Some(
+        Exclude::All => {
+            "exclude = \"all\": no pair carries messages. On one sample, embeddings in training and \
+             in inference are equal"
+        }
+        Exclude::Batch => {
             "exclude = \"batch\": train pairs carry messages, except in their own batches. In \
              inference and in train metrics they always do, so both ends of a train pair have other \
-             embeddings than in its batch; val and test pairs never carry messages",
-        ),
-        Exclude::None => Some(
+             embeddings than in its batch; val and test pairs never carry messages"
+        }
+        Exclude::None => {
             "exclude = \"none\": train pairs carry messages, also in their own batches. So train \
              losses and train metrics show pairs that the model has seen as edges; val and test \
-             pairs never carry messages",
-        ),
+             pairs never carry messages"
+        }
     }
 }
 

@@ -217,7 +217,10 @@ impl TrainPlan {
         let checks = Checks::new(self, graph, hops);
         match &graph.pairs {
             Some(pairs) => checks.monitor(&checks.links(pairs)?).map(drop),
-            None => checks.architecture_of(Task::Regression, 1).map(drop),
+            None => {
+                checks.link_keys_absent()?;
+                checks.architecture_of(Task::Regression, 1).map(drop)
+            }
         }
     }
 

@@ -123,14 +123,13 @@ fn num_hops(job: &Job) -> usize {
     job.sample().map_or(0, |sample| sample.fanouts().len())
 }
 
-/// Checks that a training asks for no more random negatives than parts have. With `where`, fewer rows
-/// may be nodes, which is an error of the flatten stage.
+/// Checks that a training asks for no more random negatives than parts have.
 fn negatives(job: &Job, plan: &TrainPlan) -> Result<(), JobError> {
     let (Some(pairs), Some(sample)) = (&job.graph.pairs, job.sample()) else {
         return Ok(());
     };
-    let num_rows = job.graph.types[pairs.to()].nodes.num_rows();
-    let per_part = sample.negatives_per_part(usize::try_from(num_rows).unwrap_or(usize::MAX))?;
+    let num_nodes = job.graph.types[pairs.to()].nodes.count_nodes()?;
+    let per_part = sample.negatives_per_part(usize::try_from(num_nodes).unwrap_or(usize::MAX))?;
     Ok(plan.check_negatives(per_part)?)
 }
 
@@ -205,6 +204,9 @@ fn inference(job: &Job) -> Result<(), JobError> {
     if job.brings_model() && plan.method() == Method::Layers {
         plan.check_graph(&graph(job))?;
     }
+    if job.graph.pairs.is_some() && job.own_training.is_some() && !job.brings_model() {
+        plan.check_links()?;
+    }
     if let Some(list) = plan.target_list(&job.nodes)? {
         listed_nodes(job, &list)?;
     }
@@ -217,10 +219,15 @@ fn scoring(job: &Job) -> Result<(), JobError> {
     let Some(plan) = job.score.as_ref().filter(|_| job.runs(Stage::Score)) else {
         return Ok(());
     };
-    // Rows of the tables are nodes, or more than these.
-    let types = job.graph.types.iter();
-    let num_rows: Vec<u64> = types.map(|of| of.nodes.num_rows()).collect();
-    plan.check_items(&num_rows)?;
+    if plan.top_k().is_some() {
+        let types = job.graph.types.iter();
+        let counts = types.map(|of| of.nodes.count_nodes());
+        plan.check_items(&counts.collect::<Result<Vec<u64>, _>>()?)?;
+    }
+    plan.check_links()?;
+    if !is_done(job, Stage::Score) {
+        plan.check_listed()?;
+    }
     let own = job
         .infer
         .as_ref()

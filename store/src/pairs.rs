@@ -106,6 +106,11 @@ pub(crate) fn place_pairs(
         none: 0,
     };
     plan.check_counts(&counts)?;
+    let mut train = pairs.iter().filter(|pair| pair.split == Split::Train);
+    let weighs = peer.gather_all::<_, StoreError>(Ok(train.any(|pair| pair.weight > 0.0)))?;
+    if plan.keeps(Split::Train) && !weighs.into_iter().any(|of_worker| of_worker) {
+        return Err(plan.no_weight().into());
+    }
     let leaving = gather_leaving(peer, plan, &pairs, shared)?;
     Ok(PlacedPairs {
         own: columns(plan, &pairs),

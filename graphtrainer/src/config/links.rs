@@ -170,7 +170,10 @@ impl LinkKeys {
             ("negatives", negatives),
             ("batch_by", batch_by),
             ("src_power", number(self.src_power)),
-            ("whole_parts", self.whole_parts.map(|value| value.to_string())),
+            (
+                "whole_parts",
+                self.whole_parts.map(|value| value.to_string()),
+            ),
         ];
         all.into_iter().find_map(|(key, value)| Some((key, value?)))
     }

@@ -233,6 +233,25 @@ impl NodesPlan {
         self.table.num_rows()
     }
 
+    /// Counts the rows that are nodes: those that `where` takes.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub fn count_nodes(&self) -> Result<u64> {
+        if self.table.filter().is_all() {
+            return Ok(self.num_rows());
+        }
+        let counts = self.units().iter().map(|unit| {
+            let mut count = 0;
+            for item in self.table.batches(unit, &[], 1)? {
+                count += item?.rows.num_rows() as u64;
+            }
+            Ok(count)
+        });
+        counts.sum()
+    }
+
     /// Returns how often rows were read from a unit of the files, for this table or another one of
     /// the same files.
     pub fn units_read(&self) -> u64 {

@@ -273,7 +273,7 @@ impl PairsPlan {
         let mut wanted = wanted.into_iter();
         let empty = wanted.find(|(_, count, is_wanted)| *is_wanted && *count == 0);
         match empty {
-            Some((split, ..)) => Err(self.empty_split(split, counts.total())),
+            Some((split, ..)) => Err(self.empty_split(split)),
             None => Ok(()),
         }
     }
@@ -288,8 +288,16 @@ impl PairsPlan {
         }
     }
 
-    /// The error for pairs of which none is in a split.
-    fn empty_split(&self, split: Split, num_pairs: u64) -> SchemaError {
+    /// Returns the error for train pairs that all weigh 0.
+    pub fn no_weight(&self) -> SchemaError {
+        SchemaError::Key {
+            key: "input.pairs.weight".to_owned(),
+            problem: "is 0 for each train pair, which then teaches nothing".to_owned(),
+        }
+    }
+
+    /// The error for a split without pairs.
+    fn empty_split(&self, split: Split) -> SchemaError {
         let word = split.as_str();
         let (key, why) = match (&self.spec.share, &self.spec.time) {
             (None, _) => ("split", "the column names it nowhere".to_owned()),
@@ -308,7 +316,7 @@ impl PairsPlan {
         };
         SchemaError::Key {
             key: format!("input.pairs.{key}"),
-            problem: format!("puts none of {num_pairs} pairs in split `{word}`: {why}"),
+            problem: format!("puts no pair in split `{word}`: {why}"),
         }
     }
 

@@ -84,7 +84,7 @@ fn bad_ends_splits_and_times_are_one_clear_line() {
     check(
         json!({ "share": { "train": 0.000001, "seed": 1 } }),
         both(&[5, 6], &["n5", "n6"]),
-        "`input.pairs.share`: puts none of 0 pairs in split `train`",
+        "`input.pairs.share`: puts no pair in split `train`",
     );
     let mut timed = both(&[5, 6], &["n5", "n6"]);
     let times: ArrayRef = Arc::new(Int64Array::from(vec![Some(3), None]));
@@ -119,6 +119,13 @@ fn bad_columns_are_one_clear_line() {
         json!({ "share": share, "weight": "x" }),
         weighted,
         "`input.pairs.weight`",
+    );
+    let mut weightless = both(&[5, 6], &["n5", "n6"]);
+    weightless.push(("w", Arc::new(Float32Array::from(vec![0.0, 0.0]))));
+    check(
+        json!({ "share": { "train": 1.0 }, "weight": "w" }),
+        weightless,
+        "`input.pairs.weight`: is 0 for each train pair",
     );
     let ints = vec![("u", users(&[5])), ("v", users(&[5]))];
     check(
