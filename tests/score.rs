@@ -528,9 +528,9 @@ fn bad_input_is_one_line_before_any_work() {
         "features = [\"x\"]\nwhere = { id = 5 }",
     );
     let few = few.with("random = 8, evaluation = 20", "random = 1, evaluation = 1");
-    let outcome = bench.run(&few, &[]);
-    let wanted = "`score.top_k` is 7; a query has 1 items";
-    assert!(outcome.stderr.contains(wanted), "{}", outcome.stderr);
+    let refused = bench.run(&few, &[]);
+    let beyond = "`score.top_k` is 7; a query has 1 items";
+    assert!(refused.stderr.contains(beyond), "{}", refused.stderr);
     let alone = Job(good.0.replace(
         "[input.pairs]\nfrom_edges = \"buys\"\nsplit = \"split\"\n",
         "",
@@ -539,7 +539,12 @@ fn bad_input_is_one_line_before_any_work() {
     assert_eq!(outcome.code, 2);
     let wanted = "`score` needs [input.pairs], which says what pairs are scored";
     assert!(outcome.stderr.contains(wanted), "{}", outcome.stderr);
-    bench.write(&good);
+}
+
+#[test]
+fn listed_ends_that_are_no_nodes_are_refused_before_any_work() {
+    let bench = bench();
+    bench.write(&job("dot"));
     for (who, what, unknown) in [
         (
             ["u1", "stranger"],

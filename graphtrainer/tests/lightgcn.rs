@@ -451,7 +451,7 @@ fn drawn_negatives_of_whole_parts_give_the_result_of_blocks_for_each_batch() {
         let apart = distance(&whole, &own);
         assert!(apart < WORKERS_TOLERANCE, "{loss}, {negatives}: {apart}");
         let losses = whole.history.iter().zip(&own.history);
-        for (of_whole, of_own) in losses.map(|(whole, own)| (whole.loss, own.loss)) {
+        for (of_whole, of_own) in losses.map(|(one, other)| (one.loss, other.loss)) {
             let off = (of_whole / of_own - 1.0).abs();
             assert!(off < TWIN_TOLERANCE, "{loss}: {of_whole} is not {of_own}");
         }
