@@ -476,7 +476,7 @@ const BAD: [(&str, &str, &str); 18] = [
     (
         SPLITS[1],
         "share = { train = 0.6 }",
-        "`score.evaluate` is true; no val or test pair is a link",
+        "`score.evaluate` is true, but `input.pairs.share` has no val and no test pairs",
     ),
     (
         "output = \"out/embeddings\"",
@@ -570,6 +570,38 @@ fn listed_ends_that_are_no_nodes_are_refused_before_any_work() {
     }
 }
 
+/// What `[score]` writes besides best items and listed pairs.
+const OF_KNOWN: &str = "exclude_known = true\nevaluate = true\ncutoffs = [1, 5, 20]\n";
+
+#[test]
+fn kept_embeddings_may_have_more_nodes_than_the_tables() {
+    let bench = bench();
+    let all = job("dot").with(OF_KNOWN, "");
+    bench.run(&all, &[]).ok();
+    let wanted = bench.data_files("out/scores");
+    let few = all.with(
+        "features = [\"x\"]",
+        "features = [\"x\"]\nwhere = { id = 5 }",
+    );
+    bench.run(&few, &["--fresh", "--stage", "score"]).ok();
+    assert_same_bytes(&wanted, &bench.data_files("out/scores"), "fewer rows");
+}
+
+#[test]
+fn pairs_of_nodes_without_embeddings_are_refused_before_any_work() {
+    let bench = bench();
+    let names: ArrayRef = Arc::new(StringArray::from_iter_values(["u1", "u2"]));
+    bench.write_table("some.parquet", vec![("name", names)]);
+    let output = "output = \"out/embeddings\"";
+    let some = job("dot")
+        .with(OF_KNOWN, "")
+        .with(output, &format!("{output}\ntargets = \"some.parquet\""));
+    let refused = bench.run(&some, &[]);
+    let wanted = "column `who` of listed.parquet, row 0: is u0, which has no embedding";
+    assert!(refused.stderr.contains(wanted), "{}", refused.stderr);
+    assert!(!bench.path("out").exists(), "nothing is written");
+}
+
 /// Writes the list of two pairs.
 fn write_listed(bench: &Bench, who: [&str; 2], what: [i64; 2]) {
     let who: ArrayRef = Arc::new(StringArray::from_iter_values(who));
@@ -594,7 +626,7 @@ fn embeddings_of_another_model_and_unknown_nodes_are_refused() {
     assert!(outcome.stderr.contains(wanted), "{}", outcome.stderr);
     write_listed(&bench, ["u1", "stranger"], [0, 1]);
     let refused = bench.run(&job, &stage);
-    let unknown = "column `who` of listed.parquet, row 1: is stranger, a node without an embedding";
+    let unknown = "column `who` of listed.parquet, row 1: is stranger, which has no embedding";
     assert_eq!(refused.code, 3, "{refused:?}");
     assert!(refused.stderr.contains(unknown), "{}", refused.stderr);
 }

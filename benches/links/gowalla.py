@@ -80,8 +80,8 @@ def ranking(users, items, train, wanted):
 class Bpr:
     """Batches of train pairs."""
 
-    def __init__(self, args, train, num_users, num_items):
-        self.batch, self.num_users, self.num_items = args.batch, num_users, num_items
+    def __init__(self, args, train, num_items):
+        self.batch, self.num_items = args.batch, num_items
         self.pairs = torch.from_numpy(train)
 
     def batches(self):
@@ -98,7 +98,7 @@ class Bpr:
 class Softmax:
     """Batches of users, each with all train pairs."""
 
-    def __init__(self, args, train, num_users, num_items):
+    def __init__(self, args, train, num_users):
         self.args, self.num_users = args, num_users
         user, item = train
         order = np.argsort(user, kind="stable")
@@ -149,7 +149,7 @@ def main():
     propagate = mean_of_layers(normalised(train[0], train[1] + num_users, num_nodes))
     rows = torch.nn.Parameter(torch.empty(num_nodes, DIM).uniform_(-(DIM**-0.5), DIM**-0.5))
     optimizer = torch.optim.Adam([rows], lr=args.rate)
-    task = (Bpr if args.loss == "bpr" else Softmax)(args, train, num_users, num_items)
+    task = Bpr(args, train, num_items) if args.loss == "bpr" else Softmax(args, train, num_users)
     steps, spent = args.epochs * len(task.batches()), 0.0
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for epoch in range(1, args.epochs + 1):

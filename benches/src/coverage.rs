@@ -168,7 +168,7 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
     ),
     (
         "docs/benchmarks/links.md#Gowalla",
-        4,
+        5,
         Not("it needs the data set; `jobs/gowalla.toml` is our side"),
     ),
     (

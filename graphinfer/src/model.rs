@@ -422,7 +422,7 @@ impl Record {
     pub(crate) fn check_plan(&self, plan: &InferPlan) -> Result<(), InferError> {
         self.embedding_layer(plan)?;
         if self.is_of_links() {
-            return plan.check_links();
+            return plan.check_for_pairs();
         }
         if plan.probabilities && self.shape.task == Task::Regression {
             return Err(InferError::Key {

@@ -243,10 +243,9 @@ impl InferPlan {
     /// # Errors
     ///
     /// Names the key.
-    pub fn check_links(&self) -> Result<(), InferError> {
-        let allowed = "the model was trained on pairs, so it gives embeddings and no logits";
-        let by_layers = "the model was trained on pairs, whose graph features have no other \
-                         targets; allowed is \"layers\"";
+    pub fn check_for_pairs(&self) -> Result<(), InferError> {
+        let allowed = "a model of pairs gives embeddings and no logits";
+        let by_layers = "graph features of pairs have no other targets; allowed is \"layers\"";
         let refused = [
             (self.logits, "infer.logits", "true", allowed),
             (self.probabilities, "infer.probabilities", "true", allowed),

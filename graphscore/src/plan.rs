@@ -1,6 +1,6 @@
 //! The checked plan of a score job.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -246,7 +246,7 @@ impl ScorePlan {
     }
 
     /// Checks that there are as many items as each query wants; `num_nodes` are the nodes of each
-    /// type, or more.
+    /// type that have embeddings.
     ///
     /// # Errors
     ///
@@ -262,73 +262,84 @@ impl ScorePlan {
         }
     }
 
-    /// Checks that shares give val or test pairs, if these are ranked. A column of splits is read
-    /// with the pairs.
+    /// Checks that shares give val or test pairs, if these are ranked. Splits of a column are not
+    /// known before its rows are read.
     ///
     /// # Errors
     ///
     /// Names `score.evaluate`.
-    pub fn check_links(&self) -> Result<(), ScoreError> {
+    pub fn check_shares(&self) -> Result<(), ScoreError> {
         let shares = self.pairs.shares();
-        match shares.is_some_and(|of| of.val + of.test == 0.0) && self.evaluate {
-            true => Err(no_links()),
-            false => Ok(()),
+        if !(self.evaluate && shares.is_some_and(|of| of.val + of.test == 0.0)) {
+            return Ok(());
         }
+        Err(ScoreError::Key {
+            key: "score.evaluate",
+            problem: "is true, but `input.pairs.share` has no val and no test pairs to rank"
+                .to_owned(),
+        })
     }
 
-    /// Checks that each end of the listed pairs is the id of a node.
+    /// Checks that each end of the listed pairs will have an embedding: that it is the id of a node.
+    /// `written` are a type and its only nodes that get embeddings.
     ///
     /// # Errors
     ///
-    /// If a table cannot be read. Names file, column and row of the first end that is no node.
-    pub fn check_listed(&self) -> Result<(), ScoreError> {
+    /// If a table cannot be read. Names file, column and row of the first end without an embedding.
+    pub fn check_listed(&self, written: Option<(usize, &Ids)>) -> Result<(), ScoreError> {
         let Some(list) = &self.listed else {
             return Ok(());
         };
-        let mut unknown = [HashSet::new(), HashSet::new()];
-        for unit in list.units() {
-            for item in list.batches(unit)? {
-                let rows = item?;
-                for (ends, found) in [&rows.src, &rows.dst].into_iter().zip(&mut unknown) {
-                    found.extend((0..ends.len()).map(|at| ends.hash(at)));
-                }
-            }
-        }
         let types = [self.pairs.from(), self.pairs.to()];
-        for (of_type, wanted) in types.into_iter().zip(&mut unknown) {
-            let nodes = &self.graph.types[of_type].nodes;
-            for unit in nodes.units() {
-                let ids = nodes.read_keys(unit)?.ids;
-                for at in 0..ids.len() {
-                    wanted.remove(&ids.hash(at));
-                }
-            }
-        }
-        if unknown.iter().all(HashSet::is_empty) {
-            return Ok(());
-        }
+        let mut missing = [HashSet::new(), HashSet::new()];
         for unit in list.units() {
             for item in list.batches(unit)? {
                 let rows = item?;
-                let is_unknown = |ends: &Ids, of: usize, at| unknown[of].contains(&ends.hash(at));
-                let first = (0..rows.src.len()).find_map(|at| {
-                    let ends = [(&rows.src, 0), (&rows.dst, 1)].into_iter();
-                    let mut ends = ends.filter(|(ends, of)| is_unknown(ends, *of, at));
-                    ends.next().map(|(ends, of)| (at, of, ends.display(at)))
-                });
-                if let Some((at, of, id)) = first {
-                    return Err(list.unknown(rows.rows.row(at), of == 0, &id).into());
+                for (ends, hashes) in [&rows.src, &rows.dst].into_iter().zip(&mut missing) {
+                    hashes.extend((0..ends.len()).map(|at| ends.hash(at)));
                 }
             }
         }
-        Ok(())
+        let mut found = |of_type: usize, ids: &Ids| {
+            let ends = types.iter().zip(&mut missing);
+            for (_, hashes) in ends.filter(|(of_end, _)| **of_end == of_type) {
+                for at in 0..ids.len() {
+                    hashes.remove(&ids.hash(at));
+                }
+            }
+        };
+        for of_type in BTreeSet::from(types) {
+            match written.filter(|(of_list, _)| *of_list == of_type) {
+                Some((_, ids)) => found(of_type, ids),
+                None => {
+                    let nodes = &self.graph.types[of_type].nodes;
+                    for unit in nodes.units() {
+                        found(of_type, &nodes.read_keys(unit)?.ids);
+                    }
+                }
+            }
+        }
+        first_missing(list, &missing)
     }
 }
 
-/// The error for a ranking without val and test pairs.
-pub(crate) fn no_links() -> ScoreError {
-    ScoreError::Key {
-        key: "score.evaluate",
-        problem: "is true; no val or test pair is a link".to_owned(),
+/// Returns the error for the first row of listed pairs with an end of the given hashes, by column.
+fn first_missing(list: &PairListPlan, missing: &[HashSet<u64>; 2]) -> Result<(), ScoreError> {
+    if missing.iter().all(HashSet::is_empty) {
+        return Ok(());
     }
+    for unit in list.units() {
+        for item in list.batches(unit)? {
+            let rows = item?;
+            for at in 0..rows.src.len() {
+                for (of, ends) in [&rows.src, &rows.dst].into_iter().enumerate() {
+                    if missing[of].contains(&ends.hash(at)) {
+                        let (row, id) = (rows.rows.row(at), ends.display(at));
+                        return Err(list.unknown(row, of == 0, &id).into());
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
 }

@@ -20,7 +20,7 @@ use crate::evaluate::{Ranking, RankingFile};
 use crate::known::{KnownPairs, RowLists};
 use crate::listed::ListedPairs;
 use crate::model::open_decoder;
-use crate::plan::{ScorePlan, no_links};
+use crate::plan::ScorePlan;
 use crate::rows::{End, EndRows};
 
 /// Must change when the same plan gives other bytes than before.
@@ -71,7 +71,9 @@ pub fn score(
     let known = store.map(|store| KnownPairs::gather(plan, store));
     let known = known.transpose()?.unwrap_or_default();
     if plan.evaluate && known.links[1..].iter().all(Vec::is_empty) {
-        return Err(no_links());
+        let problem = "is true; no val or test pair is a link".to_owned();
+        let key = "score.evaluate";
+        return Err(ScoreError::Key { key, problem });
     }
     let output = match open_output::<ScoreError>(
         cluster,

@@ -163,8 +163,9 @@ fn notes_of(source: &Source, monitor: Option<Metric>) -> Vec<String> {
 fn protocol(exclude: Exclude) -> &'static str {
     match exclude {
         Exclude::All => {
-            "exclude = \"all\": no pair carries messages. On one sample, embeddings in training and \
-             in inference are equal"
+            "exclude = \"all\": no pair carries messages, so models hear less than with the other \
+             protocols. On one sample and without dropout, embeddings in training are those of \
+             inference"
         }
         Exclude::Batch => {
             "exclude = \"batch\": train pairs carry messages, except in their own batches. In \

@@ -43,6 +43,9 @@ const LAYER_COPIES: f64 = 40.0;
 /// rows, those after a layer, their sum and gradients. Fitted to jobs of 1 to 3 layers.
 const LIGHT_COPIES: f64 = 11.0;
 
+/// Bytes that a worker holds for a drawn negative of a pair, likewise. Fitted.
+const LIGHT_NEGATIVE_BYTES: f64 = 56.0;
+
 /// Bytes that a worker holds for a pair of such a batch: scores, gradients and lists. Fitted.
 const LIGHT_PAIR_BYTES: f64 = 1200.0;
 
@@ -117,7 +120,10 @@ impl TrainPlan {
             false => BATCH_COPIES,
         };
         let of_worker = match size.shares_blocks {
-            true => LIGHT_COPIES * nodes * learnable + LIGHT_PAIR_BYTES * size.batch_pairs,
+            true => {
+                let drawn = LIGHT_NEGATIVE_BYTES * self.result.links().random as f64;
+                LIGHT_COPIES * nodes * learnable + (LIGHT_PAIR_BYTES + drawn) * size.batch_pairs
+            }
             false => LAYER_COPIES * self.layer_bytes(&size.batch_nodes),
         };
         PART_COPIES * parts

@@ -1,4 +1,4 @@
-//! Trainings of LightGCN with a softmax over all nodes: against plain sums, blocks, workers, resume.
+//! Trainings of LightGCN: against plain sums, blocks, workers, resume.
 
 #![expect(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
 

@@ -204,8 +204,8 @@ fn inference(job: &Job) -> Result<(), JobError> {
     if job.brings_model() && plan.method() == Method::Layers {
         plan.check_graph(&graph(job))?;
     }
-    if job.graph.pairs.is_some() && job.own_training.is_some() && !job.brings_model() {
-        plan.check_links()?;
+    if job.graph.pairs.is_some() && job.train.is_some() && !job.brings_model() {
+        plan.check_for_pairs()?;
     }
     if let Some(list) = plan.target_list(&job.nodes)? {
         listed_nodes(job, &list)?;
@@ -219,23 +219,37 @@ fn scoring(job: &Job) -> Result<(), JobError> {
     let Some(plan) = job.score.as_ref().filter(|_| job.runs(Stage::Score)) else {
         return Ok(());
     };
-    if plan.top_k().is_some() {
-        let types = job.graph.types.iter();
-        let counts = types.map(|of| of.nodes.count_nodes());
-        plan.check_items(&counts.collect::<Result<Vec<u64>, _>>()?)?;
-    }
-    plan.check_links()?;
-    if !is_done(job, Stage::Score) {
-        plan.check_listed()?;
-    }
+    plan.check_shares()?;
     let own = job
         .infer
         .as_ref()
         .filter(|infer| infer.output() == plan.input());
     match own.filter(|_| job.runs(Stage::Infer)) {
         None => Ok(plan.check_input()?),
-        Some(infer) => fits_scores(job, plan, infer),
+        Some(infer) => {
+            fits_scores(job, plan, infer)?;
+            fits_nodes(job, plan, infer)
+        }
     }
+}
+
+/// Checks best items and listed pairs against the nodes whose embeddings this job will write.
+fn fits_nodes(job: &Job, plan: &ScorePlan, infer: &InferPlan) -> Result<(), JobError> {
+    if is_done(job, Stage::Score) {
+        return Ok(());
+    }
+    let list = infer.target_list(&job.nodes)?;
+    let written = list.map(|list| list.read()).transpose()?;
+    if plan.top_k().is_some() {
+        let types = job.graph.types.iter().enumerate();
+        let counts = types.map(|(of_type, of)| match &written {
+            Some(ids) if of_type == job.target_type => Ok(ids.len() as u64),
+            _ => of.nodes.count_nodes(),
+        });
+        plan.check_items(&counts.collect::<Result<Vec<u64>, _>>()?)?;
+    }
+    let written = written.as_ref().map(|ids| (job.target_type, ids));
+    Ok(plan.check_listed(written)?)
 }
 
 /// Checks that scoring can use the embeddings that this job will write.

@@ -33,6 +33,8 @@ pub(super) struct Known {
     pub(super) split: Split,
     time: i64,
     label: f32,
+    /// Whether a row of the pair weighs more than 0.
+    weighs: bool,
 }
 
 impl PairSurvey {
@@ -77,6 +79,11 @@ impl PairSurvey {
         let mut counts = SplitCounts::default();
         all.iter().for_each(|(split, ..)| counts.add(*split));
         plan.check_counts(&counts)?;
+        let mut known = pairs.values();
+        let is_weighed = known.any(|of| of.split == Split::Train && of.weighs);
+        if plan.keeps(Split::Train) && !is_weighed {
+            return Err(plan.no_weight().into());
+        }
         if let Some(walks) = plan.walks() {
             let of_walks = pairs_of_walks((graph, survey), (plan, walks), &pairs)?;
             let (mut train, each) = of_walks;
@@ -205,6 +212,7 @@ fn take(
             split,
             time,
             label,
+            weighs: rows.weight.as_ref().is_none_or(|of| of[at] > 0.0),
         };
         match pairs.get_mut(&[src, dst]) {
             None => drop(pairs.insert([src, dst], new)),
@@ -214,7 +222,10 @@ fn take(
             Some(known) if known.label != label => {
                 return Err(plan.disagreeing(row, known.row, "label").into());
             }
-            Some(known) => known.time = known.time.min(time),
+            Some(known) => {
+                known.time = known.time.min(time);
+                known.weighs |= new.weighs;
+            }
         }
     }
     Ok(())

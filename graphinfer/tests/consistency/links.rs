@@ -106,7 +106,7 @@ fn a_model_of_links_gives_no_logits() {
         let error = infer(&plan, &case.store(1, usize::MAX), &quiet())
             .unwrap_err()
             .to_string();
-        let expected = format!("`infer.{key}` is true: the model was trained on pairs");
+        let expected = format!("`infer.{key}` is true: a model of pairs gives embeddings");
         assert!(error.contains(&expected), "{error}");
     }
 }

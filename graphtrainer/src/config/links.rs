@@ -206,7 +206,8 @@ impl LinkKeys {
             evaluation: negatives.evaluation(),
             by_src: self.batch_by == Some(BatchBy::Src),
             src_power: self.src_power,
-            whole_parts: self.whole_parts,
+            // A plan that writes out the default is the same plan.
+            whole_parts: self.whole_parts.filter(|&whole| whole != negatives.all),
         }
     }
 }

@@ -24,7 +24,8 @@ impl Checks<'_> {
             return Err(self.unfit("negatives.hard", hard, problem));
         }
         if plan.links.whole_parts == Some(true) && pairs.exclude == Exclude::Batch {
-            let problem = "with `exclude = \"batch\"` each batch leaves out edges of its own";
+            let problem = "with `exclude = \"batch\"` each batch leaves out edges of its own; allowed \
+                           is false";
             return Err(self.unfit("whole_parts", true, problem.to_owned()));
         }
         if plan.normalize_output == Some(true) {

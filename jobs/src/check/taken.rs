@@ -117,13 +117,14 @@ pub(crate) fn is_done(job: &Job, stage: Stage) -> bool {
 }
 
 /// Keys of `[train]` that are not compared: a written key can mean the same as a missing one.
-const MAY_BE_LEFT_OUT: [&str; 6] = [
+const MAY_BE_LEFT_OUT: [&str; 7] = [
     "edge_features",
     "edge_weight",
     "layers",
     "loss",
     "monitor",
     "weight_decay_layers",
+    "whole_parts",
 ];
 
 fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {

@@ -80,7 +80,7 @@ impl PairListPlan {
             path,
             column: column.clone(),
             row: at,
-            problem: format!("is {id}, a node without an embedding"),
+            problem: format!("is {id}, which has no embedding"),
         }
     }
 
