@@ -447,7 +447,7 @@ fn a_new_category_and_the_first_null_of_a_column_are_refused() {
 }
 
 /// Runs a script in Python.
-fn run_python(bench: &Bench, python: &Path, script: &str) -> Outcome {
+pub(crate) fn run_python(bench: &Bench, python: &Path, script: &str) -> Outcome {
     let mut command = Command::new(python);
     command.args(["-c", script]).current_dir(bench.path(""));
     Outcome::of(&command.output().unwrap()).ok()
@@ -457,7 +457,7 @@ fn run_python(bench: &Bench, python: &Path, script: &str) -> Outcome {
 const PAGE: &str = include_str!("../docs/job/incremental.md");
 
 /// The blocks of a language on the page.
-fn blocks(language: &str) -> Vec<&'static str> {
+pub(crate) fn blocks(language: &str) -> Vec<&'static str> {
     let blocks = PAGE
         .split(&format!("```{language}\n"))
         .skip(1)

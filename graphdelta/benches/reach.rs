@@ -191,8 +191,8 @@ fn run_versions(
             "  samples {}, rows {:?}, work {:?} of {:?}",
             found.in_edges.len(),
             layers.collect::<Vec<_>>(),
-            found.work(&numbers, &plan),
-            found.full_work(&numbers, &plan)
+            found.work(&numbers, &plan, |_, _| true),
+            found.full_work(&numbers, &plan, |_, _| true)
         );
         parent = Some(own);
     }

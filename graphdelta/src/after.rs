@@ -1,13 +1,13 @@
-//! The graph after changes, of a store and an overlay, for nodes without types.
+//! The graph after changes, of a store and an overlay.
 
 use std::sync::Arc;
 
 use schemas::{Features, Ids, NodeIdx};
-use store::Store;
+use store::{InEdges, Store};
 
-use crate::in_edges::{KeptEdge, KeptEdges, kept_edge};
+use crate::Overlay;
+use crate::in_edges::KeptEdges;
 use crate::numbers::Numbers;
-use crate::{DeltaError, Overlay};
 
 /// Nodes and in-edges of a version. Nodes keep their numbers from version to version.
 #[derive(Clone, Debug)]
@@ -18,19 +18,11 @@ pub struct After {
 
 impl After {
     /// Returns the graph that [`reach`](crate::reach) leaves: its numbers and its overlay.
-    ///
-    /// # Errors
-    ///
-    /// If nodes have types.
-    pub fn new(numbers: &Arc<Numbers>, overlay: Overlay) -> Result<Self, DeltaError> {
-        let graph = &numbers.store().meta().graph;
-        if graph.types.len() > 1 || graph.relations.len() != 1 {
-            return Err(DeltaError::Unsupported("nodes have types".to_owned()));
-        }
-        Ok(Self {
+    pub fn new(numbers: &Arc<Numbers>, overlay: Overlay) -> Self {
+        Self {
             numbers: Arc::clone(numbers),
             overlay,
-        })
+        }
     }
 
     /// Returns the store that the overlay changes.
@@ -43,7 +35,7 @@ impl After {
         self.numbers.num_stored() + self.overlay.added.len()
     }
 
-    /// Lists the nodes in the order of their ids, without removed ones.
+    /// Lists the nodes type by type, in the order of their ids, without removed ones.
     pub fn nodes(&self) -> Vec<NodeIdx> {
         let all = (0..self.end()).map(NodeIdx::from_index);
         let mut nodes: Vec<NodeIdx> = all.filter(|&node| !self.is_removed(node)).collect();
@@ -56,19 +48,24 @@ impl After {
         self.overlay.removed.contains(&node)
     }
 
+    /// Returns the type of a node.
+    pub fn type_of(&self, node: NodeIdx) -> usize {
+        self.numbers.type_of(node)
+    }
+
     /// Returns a node's id as people write it.
     pub fn display(&self, node: NodeIdx) -> String {
         self.numbers.display(node)
     }
 
-    /// Sorts nodes by their ids.
+    /// Sorts nodes by their types, and those of one type by their ids.
     pub fn sort(&self, nodes: &mut [NodeIdx]) {
         nodes.sort_unstable_by_key(|&node| self.numbers.order(node));
     }
 
-    /// Returns the ids of some nodes, removed or not.
-    pub fn ids(&self, nodes: &[NodeIdx]) -> Ids {
-        let mut ids = Ids::new(self.store().meta().graph.types[0].id_type);
+    /// Returns the ids of some nodes of a type, removed or not.
+    pub fn ids(&self, type_idx: usize, nodes: &[NodeIdx]) -> Ids {
+        let mut ids = Ids::new(self.store().meta().graph.types[type_idx].id_type);
         for &node in nodes {
             let (of, row) = self.numbers.id(node);
             ids.push_from(of, row);
@@ -94,56 +91,41 @@ impl After {
         &self.overlay
     }
 
-    /// Returns the number of a node's in-edges.
-    pub fn in_degree(&self, node: NodeIdx) -> u64 {
-        let changed = self.changed(node);
-        let stored = || self.numbers.stored_in_degree(0, node);
+    /// Returns the number of a node's in-edges of a relation.
+    pub fn in_degree(&self, relation: usize, node: NodeIdx) -> u64 {
+        let changed = self.changed(relation, node);
+        let stored = || self.numbers.stored_in_degree(relation, node);
         changed.map_or_else(stored, |kept| kept.in_degree)
     }
 
-    /// Returns the number of a node's self-loops.
-    pub fn self_loops(&self, node: NodeIdx) -> u64 {
-        if let Some(kept) = self.changed(node) {
+    /// Returns the number of a node's self-loops in a relation.
+    pub fn self_loops(&self, relation: usize, node: NodeIdx) -> u64 {
+        if let Some(kept) = self.changed(relation, node) {
             return kept.self_loops;
         }
         if !self.numbers.is_stored(node) {
             return 0;
         }
         let (owner, local) = self.store().placement().owner_and_local(node);
-        let loops = self.store().partition(owner).self_loops(0, local);
+        let loops = self.store().partition(owner).self_loops(relation, local);
         loops.map_or(0, u64::from)
     }
 
-    /// Returns the first in-edges of a node, in rank order: at most `limit`.
-    pub fn in_edges(&self, node: NodeIdx, limit: usize) -> Vec<KeptEdge> {
-        if let Some(kept) = self.changed(node) {
-            return kept.edges.iter().take(limit).cloned().collect();
+    /// Returns the first in-edges of a relation of a node, in rank order: at most `limit`.
+    pub fn in_edges(&self, relation: usize, node: NodeIdx, limit: usize) -> InEdges<'_> {
+        if let Some(kept) = self.changed(relation, node) {
+            return kept.first(limit);
         }
         if !self.numbers.is_stored(node) {
-            return Vec::new();
+            return InEdges {
+                src: &[],
+                weight: None,
+                feature: None,
+            };
         }
         let (owner, local) = self.store().placement().owner_and_local(node);
-        let list = self.store().partition(owner).in_edges(0, 0, local, limit);
-        (0..list.src.len()).map(|at| kept_edge(&list, at)).collect()
-    }
-
-    /// Tells whether a source of the first in-edges of a node, at most `limit`, is among some nodes.
-    pub fn has_source(
-        &self,
-        node: NodeIdx,
-        limit: usize,
-        is_among: impl Fn(NodeIdx) -> bool,
-    ) -> bool {
-        if let Some(kept) = self.changed(node) {
-            let mut first = kept.edges.iter().take(limit);
-            return first.any(|edge| is_among(edge.src));
-        }
-        if !self.numbers.is_stored(node) {
-            return false;
-        }
-        let (owner, local) = self.store().placement().owner_and_local(node);
-        let list = self.store().partition(owner).in_edges(0, 0, local, limit);
-        list.src.iter().any(|&src| is_among(src))
+        let partition = self.store().partition(owner);
+        partition.in_edges(relation, 0, local, limit)
     }
 
     /// Appends the features of a node.
@@ -156,8 +138,8 @@ impl After {
         self.store().partition(owner).features_into(local, out);
     }
 
-    /// Returns the in-edges of a node that differ from those in the store.
-    fn changed(&self, node: NodeIdx) -> Option<&KeptEdges> {
-        self.overlay.kept.get(&(0, node))
+    /// Returns the in-edges of a relation of a node that differ from those in the store.
+    fn changed(&self, relation: usize, node: NodeIdx) -> Option<&KeptEdges> {
+        self.overlay.kept.get(&(relation, node)).map(|kept| &**kept)
     }
 }

@@ -76,7 +76,7 @@ impl Changes {
     ) -> Result<Self, DeltaError> {
         let mut changes = Self::default();
         for (name, path) in &spec.nodes {
-            let type_idx = type_idx(graph, name)?;
+            let type_idx = type_idx(graph, OF_CHANGES, name)?;
             let of_type = &graph.types[type_idx];
             let columns = columns.get(type_idx).copied().unwrap_or_default();
             let read = read_nodes((base, path), type_idx, of_type, columns);
@@ -106,7 +106,7 @@ impl Changes {
         sampling: Sampling,
     ) -> Result<(), DeltaError> {
         for (name, path) in &spec.nodes {
-            let table = &graph.types[type_idx(graph, name)?].nodes;
+            let table = &graph.types[type_idx(graph, OF_CHANGES, name)?].nodes;
             let opened = like_nodes((base, path), table, Some(OPS[0]));
             opened.map_err(|e| e.under_key(OF_CHANGES, "nodes", name))?;
         }
@@ -158,21 +158,40 @@ impl DeltaError {
     }
 }
 
-/// Returns the position of a type by its name.
-pub(crate) fn type_idx(graph: &GraphPlan, name: &str) -> Result<usize, DeltaError> {
+/// Returns the position of a type by its name, which is given in the tables under `list`.
+pub(crate) fn type_idx(graph: &GraphPlan, list: &str, name: &str) -> Result<usize, DeltaError> {
     let found = graph.type_idx(name);
-    found.ok_or_else(|| unknown("node type", name))
+    let names = graph.types.iter().map(|of| &of.name[..]);
+    found.ok_or_else(|| unknown((list, "nodes", name), "node type", names))
 }
 
-/// Returns the position of a relation with a table by its name.
-pub(crate) fn relation_idx(graph: &GraphPlan, name: &str) -> Result<usize, DeltaError> {
+/// Returns the position of a relation with a table by its name, which is given in the tables under
+/// `list`.
+pub(crate) fn relation_idx(graph: &GraphPlan, list: &str, name: &str) -> Result<usize, DeltaError> {
     let relation = graph.relation_idx(name);
     let relation = relation.filter(|&at| !graph.relations[at].reversed);
-    relation.ok_or_else(|| unknown("relation with a table", name))
+    let tables = graph.relations.iter().filter(|of| !of.reversed);
+    let names = tables.map(|of| &of.name[..]);
+    relation.ok_or_else(|| unknown((list, "edges", name), "table of edges", names))
 }
 
-fn unknown(kind: &str, name: &str) -> DeltaError {
-    DeltaError::Unsupported(format!("{name:?} is no {kind} of the graph"))
+fn unknown<'a>(
+    (list, kind, name): (&str, &str, &str),
+    what: &str,
+    names: impl Iterator<Item = &'a str>,
+) -> DeltaError {
+    let names: Vec<&str> = names.collect();
+    let problem = match &names[..] {
+        [""] => "nodes have no types; name the table itself".to_owned(),
+        _ => format!(
+            "there is no {what} `{name}`; allowed are {}",
+            names.join(", ")
+        ),
+    };
+    DeltaError::Unknown {
+        key: table_key(list, kind, name),
+        problem,
+    }
 }
 
 /// Finds the first row whose `op` is none of [`OPS`]: it is in none of two ascending lists.
@@ -372,7 +391,7 @@ impl<'a> EdgeTable<'a> {
             base,
             path,
             graph,
-            relation: relation_idx(graph, name)?,
+            relation: relation_idx(graph, OF_CHANGES, name)?,
         })
     }
 

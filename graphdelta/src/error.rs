@@ -48,6 +48,14 @@ pub enum DeltaError {
         /// The node.
         id: String,
     },
+    /// A key names a table that the graph does not have.
+    #[error("`{key}`: {problem}")]
+    Unknown {
+        /// The key in the job file.
+        key: String,
+        /// What is wrong, with what is allowed.
+        problem: String,
+    },
     /// A snapshot lacks a table.
     #[error("`{key}` is missing: a snapshot has all tables")]
     Missing {
@@ -85,6 +93,7 @@ impl DeltaError {
             Self::Store(e) => e.kind(),
             Self::Row { .. } | Self::Columns { .. } | Self::Gap { .. } => ErrorKind::Data,
             Self::Unsupported(_)
+            | Self::Unknown { .. }
             | Self::Missing { .. }
             | Self::OtherBase { .. }
             | Self::OtherStore { .. } => ErrorKind::Usage,

@@ -13,43 +13,19 @@ use crate::numbers::{NewEdge, Numbers};
 /// each source.
 pub(crate) type Edits = BTreeMap<NodeIdx, Vec<NewEdge>>;
 
-/// A kept in-edge: source, and the bits of weight and features.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KeptEdge {
-    /// Source.
-    pub src: NodeIdx,
-    /// 1 where the input has no weights.
-    pub weight: f32,
-    /// Features, where the input has them.
-    pub feature: Vec<f32>,
-}
-
-/// The first in-edges of a destination and of a relation, and its in-degree.
+/// The first in-edges of a destination and of a relation, by rank, and its in-degree.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeptEdges {
-    /// By rank.
-    pub edges: Vec<KeptEdge>,
+    /// `[n]`: sources.
+    pub src: Vec<NodeIdx>,
+    /// `[n]`: 1 where the input has no weights.
+    pub weight: Vec<f32>,
+    /// `[n * dim]`: features, where the input has them.
+    pub feature: Vec<f32>,
     /// Number of all in-edges.
     pub in_degree: u64,
     /// Number of all in-edges that come from the node itself.
     pub self_loops: u64,
-}
-
-impl KeptEdge {
-    pub(crate) fn new(src: NodeIdx, edge: &NewEdge) -> Self {
-        Self {
-            src,
-            weight: edge.weight,
-            feature: edge.feature.clone(),
-        }
-    }
-
-    /// Tells whether another edge has the same source and bits.
-    fn is_same(&self, other: &Self) -> bool {
-        self.src == other.src
-            && self.weight.to_bits() == other.weight.to_bits()
-            && has_bits(&self.feature, &other.feature)
-    }
 }
 
 /// Tells whether two rows of numbers have the same bits.
@@ -58,19 +34,80 @@ pub(crate) fn has_bits(a: &[f32], b: &[f32]) -> bool {
 }
 
 impl KeptEdges {
+    /// Returns the first in-edges, at most `limit`.
+    pub fn first(&self, limit: usize) -> InEdges<'_> {
+        let count = limit.min(self.src.len());
+        InEdges {
+            src: &self.src[..count],
+            weight: Some(&self.weight[..count]),
+            feature: Some(&self.feature[..count * self.dim()]),
+        }
+    }
+
+    /// Returns the number of features of an edge.
+    fn dim(&self) -> usize {
+        self.feature.len() / self.src.len().max(1)
+    }
+
+    /// Copies a list of in-edges.
+    fn of(list: &InEdges<'_>) -> Self {
+        let mut kept = Self::with_capacity(list.src.len());
+        (0..list.src.len()).for_each(|at| kept.push_from(list, at));
+        kept
+    }
+
+    fn with_capacity(count: usize) -> Self {
+        Self {
+            src: Vec::with_capacity(count),
+            weight: Vec::with_capacity(count),
+            ..Self::default()
+        }
+    }
+
+    /// Appends edge `at` of a list.
+    fn push_from(&mut self, list: &InEdges<'_>, at: usize) {
+        let dim = list.feature.map_or(0, |of| of.len() / list.src.len());
+        let feature = list.feature.unwrap_or_default();
+        self.src.push(list.src[at]);
+        self.weight.push(list.weight.map_or(1.0, |of| of[at]));
+        self.feature
+            .extend_from_slice(&feature[at * dim..(at + 1) * dim]);
+    }
+
+    fn push_new(&mut self, src: NodeIdx, edge: &NewEdge) {
+        self.src.push(src);
+        self.weight.push(edge.weight);
+        self.feature.extend_from_slice(&edge.feature);
+    }
+
     /// Tells whether as many in-edges and self-loops are there.
     pub(crate) fn has_degree_of(&self, other: &Self) -> bool {
         (self.in_degree, self.self_loops) == (other.in_degree, other.self_loops)
     }
 
+    /// Tells whether edge `at` has the same source and bits in both lists.
+    fn is_same_at(&self, other: &Self, at: usize) -> bool {
+        let feature = |of: &Self| at * of.dim()..(at + 1) * of.dim();
+        self.src[at] == other.src[at]
+            && self.weight[at].to_bits() == other.weight[at].to_bits()
+            && has_bits(&self.feature[feature(self)], &other.feature[feature(other)])
+    }
+
     /// Returns the first rank at which two lists differ; none if they are the same.
     pub(crate) fn first_difference(&self, other: &Self) -> Option<usize> {
-        let mut both = self.edges.iter().zip(&other.edges);
-        let differs = both.position(|(a, b)| !a.is_same(b));
-        let longest = self.edges.len().max(other.edges.len());
-        let shortest = self.edges.len().min(other.edges.len());
+        let longest = self.src.len().max(other.src.len());
+        let shortest = self.src.len().min(other.src.len());
+        let differs = (0..shortest).find(|&at| !self.is_same_at(other, at));
         differs.or((shortest < longest).then_some(shortest))
     }
+}
+
+/// An edge among those to rank.
+#[derive(Clone, Copy)]
+enum Ranked<'a> {
+    /// Position among those that the store keeps.
+    Kept(usize),
+    New(NodeIdx, &'a NewEdge),
 }
 
 /// Priority, order of the source and ordinal of an in-edge: they compare as ranks do.
@@ -131,7 +168,7 @@ impl<'a> Draws<'a> {
                 }
             }
         }
-        for (&src, edges) in edits.into_iter().flatten() {
+        for (&src, edges) in edits.into_iter().flat_map(|of| of.iter()) {
             for edge in edges {
                 visit(src, edge.weight, &edge.feature);
             }
@@ -148,13 +185,11 @@ impl<'a> Draws<'a> {
         let partition = store.partition(owner);
         let first = partition.in_edges(self.relation, 0, local, self.keep);
         KeptEdges {
-            edges: (0..first.src.len())
-                .map(|at| kept_edge(&first, at))
-                .collect(),
             in_degree: u64::from(partition.in_degree(self.relation, local)),
             self_loops: partition
                 .self_loops(self.relation, local)
                 .map_or(0, u64::from),
+            ..KeptEdges::of(&first)
         }
     }
 
@@ -173,14 +208,13 @@ impl<'a> Draws<'a> {
     /// Merges the new in-edges with those that the store keeps; none if more of the others may come
     /// to be among the first.
     fn merged(&mut self, dst: NodeIdx, stored: &KeptEdges, edits: &Edits) -> Option<KeptEdges> {
-        let ranked = self.ranks(dst, &stored.edges);
-        let is_cut = (stored.edges.len() as u64) < stored.in_degree;
+        let ranked = self.ranks(dst, &stored.src);
+        let is_cut = (stored.src.len() as u64) < stored.in_degree;
         let beyond = ranked.last().copied().filter(|_| is_cut);
-        let stays = |edge: &KeptEdge| !edits.contains_key(&edge.src);
-        let staying = ranked.into_iter().zip(&stored.edges);
-        let staying = staying.filter(|(_, edge)| stays(edge));
-        let mut all: Vec<(Rank, KeptEdge)> =
-            staying.map(|(rank, edge)| (rank, edge.clone())).collect();
+        let staying = ranked.into_iter().enumerate();
+        let staying = staying.filter(|(at, _)| !edits.contains_key(&stored.src[*at]));
+        let mut all: Vec<(Rank, Ranked<'_>)> =
+            staying.map(|(at, rank)| (rank, Ranked::Kept(at))).collect();
         let mut in_degree = stored.in_degree;
         for (&src, edges) in edits {
             in_degree -= self.num_stored(dst, src) as u64;
@@ -188,7 +222,7 @@ impl<'a> Draws<'a> {
             let hash = self.hash(src, dst);
             for (ordinal, edge) in (0..).zip(edges) {
                 let rank = self.rank(hash, src, ordinal, edge.weight);
-                all.push((rank, KeptEdge::new(src, edge)));
+                all.push((rank, Ranked::New(src, edge)));
             }
         }
         all.sort_by_key(|(rank, _)| *rank);
@@ -200,26 +234,32 @@ impl<'a> Draws<'a> {
             return None;
         }
         all.truncate(self.keep);
-        let edges = all.into_iter().map(|(_, edge)| edge).collect();
-        Some(KeptEdges {
-            edges,
+        let mut kept = KeptEdges {
             in_degree,
             self_loops: self.self_loops(dst, edits),
-        })
+            ..KeptEdges::with_capacity(all.len())
+        };
+        for (_, edge) in all {
+            match edge {
+                Ranked::Kept(at) => kept.push_from(&stored.first(usize::MAX), at),
+                Ranked::New(src, new) => kept.push_new(src, new),
+            }
+        }
+        Some(kept)
     }
 
     /// Returns the ranks of the in-edges that the store keeps of a node.
-    fn ranks(&self, dst: NodeIdx, kept: &[KeptEdge]) -> Vec<Rank> {
+    fn ranks(&self, dst: NodeIdx, kept: &[NodeIdx]) -> Vec<Rank> {
         // Of parallel edges, those of least rank are kept.
         let mut parallel: BTreeMap<NodeIdx, std::vec::IntoIter<Rank>> = BTreeMap::new();
-        let ranks = kept.iter().map(|edge| {
-            let of_src = parallel.entry(edge.src).or_insert_with(|| {
+        let ranks = kept.iter().map(|&src| {
+            let of_src = parallel.entry(src).or_insert_with(|| {
                 let all = self.stored(dst).expect("the store keeps edges of the node");
-                let hash = self.hash(edge.src, dst);
-                let places = places(all.src, edge.src);
+                let hash = self.hash(src, dst);
+                let places = places(all.src, src);
                 let weights = places.map(|at| all.weight.map_or(1.0, |of| of[at]));
                 let ranks = (0..).zip(weights);
-                let ranks = ranks.map(|(ordinal, of)| self.rank(hash, edge.src, ordinal, of));
+                let ranks = ranks.map(|(ordinal, of)| self.rank(hash, src, ordinal, of));
                 let mut ranks: Vec<Rank> = ranks.collect();
                 ranks.sort_unstable();
                 ranks.into_iter()
@@ -259,18 +299,21 @@ impl<'a> Draws<'a> {
         in_degree += self.draw(dst, edges, |_| true);
         self.least.sort_unstable();
         self.least.truncate(self.keep);
-        let kept = |&(_, at): &(Rank, usize)| match (at.checked_sub(num_stored), &stored) {
-            (None, Some(all)) => kept_edge(all, at),
-            (place, _) => {
-                let (src, edge) = new[place.expect("without stored edges, all are new")];
-                KeptEdge::new(src, edge)
-            }
-        };
-        KeptEdges {
-            edges: self.least.iter().map(kept).collect(),
+        let mut kept = KeptEdges {
             in_degree,
             self_loops: self.self_loops(dst, edits),
+            ..KeptEdges::with_capacity(self.least.len())
+        };
+        for &(_, at) in &self.least {
+            match (at.checked_sub(num_stored), &stored) {
+                (None, Some(all)) => kept.push_from(all, at),
+                (place, _) => {
+                    let (src, edge) = new[place.expect("without stored edges, all are new")];
+                    kept.push_new(src, edge);
+                }
+            }
         }
+        kept
     }
 
     /// Draws edges with source, weight and position, parallel ones one after the other; returns how
@@ -310,15 +353,4 @@ fn places(all: &[NodeIdx], src: NodeIdx) -> Range<usize> {
     let start = all.partition_point(|&node| node < src);
     let count = all[start..].iter().take_while(|&&node| node == src).count();
     start..start + count
-}
-
-/// Returns edge `at` of a list in the store.
-pub(crate) fn kept_edge(list: &InEdges<'_>, at: usize) -> KeptEdge {
-    let dim = list.feature.map_or(0, |of| of.len() / list.src.len());
-    let feature = list.feature.unwrap_or_default();
-    KeptEdge {
-        src: list.src[at],
-        weight: list.weight.map_or(1.0, |of| of[at]),
-        feature: feature[at * dim..(at + 1) * dim].to_vec(),
-    }
 }

@@ -23,7 +23,7 @@ mod work;
 pub use after::After;
 pub use changes::Changes;
 pub use error::DeltaError;
-pub use in_edges::{KeptEdge, KeptEdges};
+pub use in_edges::KeptEdges;
 pub use numbers::{Night, Numbers};
 pub use out_edges::OutEdges;
 pub use overlay::Overlay;

@@ -173,6 +173,20 @@ impl Numbers {
         self.num_stored() + self.added.len() - self.removed.len()
     }
 
+    /// Returns the number of nodes of each type after the changes.
+    pub(crate) fn num_nodes_of_types(&self) -> Vec<usize> {
+        let types = 0..self.store.meta().graph.types.len();
+        let ranges = types.map(|of| self.stored_of_type(of));
+        let mut num: Vec<usize> = ranges
+            .map(|range| range.end.index() - range.start.index())
+            .collect();
+        self.added.iter().for_each(|added| num[added.type_idx] += 1);
+        self.removed
+            .iter()
+            .for_each(|&node| num[self.type_of(node)] -= 1);
+        num
+    }
+
     /// Returns an added node; none if the store has it.
     fn added(&self, node: NodeIdx) -> Option<&Added> {
         let at = node.index().checked_sub(self.num_stored())?;

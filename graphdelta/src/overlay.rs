@@ -14,7 +14,7 @@ use store::arrow_file::{self, append, bounds, map_batches};
 use store::{Store, StoreCause, StoreError};
 
 use crate::DeltaError;
-use crate::in_edges::{Edits, KeptEdge, KeptEdges};
+use crate::in_edges::{Edits, KeptEdges};
 use crate::numbers::NewEdge;
 
 const META: &str = "overlay.json";
@@ -32,9 +32,9 @@ pub struct Overlay {
     /// Features of nodes that were added or replaced, one row each.
     pub(crate) inputs: BTreeMap<NodeIdx, Features>,
     /// By relation and destination.
-    pub(crate) edits: BTreeMap<(usize, NodeIdx), Edits>,
+    pub(crate) edits: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
     /// First in-edges that differ from the store's, or whose number does.
-    pub(crate) kept: BTreeMap<(usize, NodeIdx), KeptEdges>,
+    pub(crate) kept: BTreeMap<(usize, NodeIdx), Arc<KeptEdges>>,
 }
 
 /// Description of the files, written last.
@@ -216,12 +216,12 @@ impl Overlay {
         })?;
         read("edits.arrow", &mut |all, columns, row| {
             let (key, src, edges) = columns.edit(row)?;
-            all.edits.entry(key).or_default().insert(src, edges);
+            Arc::make_mut(all.edits.entry(key).or_default()).insert(src, edges);
             Some(())
         })?;
         read("kept.arrow", &mut |all, columns, row| {
             let (key, kept) = columns.kept(row)?;
-            all.kept.insert(key, kept);
+            all.kept.insert(key, Arc::new(kept));
             Some(())
         })?;
         Ok(overlay)
@@ -280,15 +280,11 @@ fn edits_batch(of: &[(usize, NodeIdx, NodeIdx, &Vec<NewEdge>)]) -> RecordBatch {
     ])
 }
 
-fn kept_batch(of: &[(&(usize, NodeIdx), &KeptEdges)]) -> RecordBatch {
-    let src = of
-        .iter()
-        .map(|(_, kept)| kept.edges.iter().map(|edge| edge.src.raw()));
-    let weights = of
-        .iter()
-        .map(|(_, kept)| kept.edges.iter().map(|edge| edge.weight));
-    let features = of.iter();
-    let features = features.map(|(_, kept)| kept.edges.iter().flat_map(|e| e.feature.clone()));
+fn kept_batch(of: &[(&(usize, NodeIdx), &Arc<KeptEdges>)]) -> RecordBatch {
+    let src = of.iter();
+    let src = src.map(|(_, kept)| kept.src.iter().map(|node| node.raw()));
+    let weights = of.iter().map(|(_, kept)| kept.weight.iter().copied());
+    let features = of.iter().map(|(_, kept)| kept.feature.iter().copied());
     let in_degrees = of.iter().map(|(_, kept)| kept.in_degree);
     let self_loops = of.iter().map(|(_, kept)| kept.self_loops);
     arrow_file::batch(vec![
@@ -371,13 +367,10 @@ impl<'a> Columns<'a> {
     }
 
     fn kept(&self, row: usize) -> Option<((usize, NodeIdx), KeptEdges)> {
-        let sources = NodeIdx::slice(self.list("src", row)?);
-        let edges = sources.iter().zip(self.edges(row)?);
-        let edges = edges
-            .map(|(&src, edge)| KeptEdge::new(src, &edge))
-            .collect();
         let kept = KeptEdges {
-            edges,
+            src: NodeIdx::slice(self.list("src", row)?).to_vec(),
+            weight: self.floats("weight", row)?.to_vec(),
+            feature: self.floats("feature", row)?.to_vec(),
             in_degree: self.wide("in_degree", row)?,
             self_loops: self.wide("self_loops", row)?,
         };

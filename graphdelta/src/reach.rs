@@ -46,7 +46,7 @@ pub struct ChangedInEdges {
     /// First rank at which they differ; none if only the number of in-edges or self-loops does.
     pub first: Option<usize>,
     /// The in-edges after the changes, as many as the out-edges have.
-    pub kept: KeptEdges,
+    pub kept: Arc<KeptEdges>,
 }
 
 /// What changes reach.
@@ -78,25 +78,25 @@ pub(crate) enum Seed {
 struct Edited<'a> {
     numbers: &'a Numbers,
     out: &'a OutEdges,
-    edits: BTreeMap<(usize, NodeIdx), Edits>,
+    edits: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
     kept: BTreeMap<(usize, NodeIdx), Stages>,
     inputs: BTreeMap<NodeIdx, isize>,
 }
 
 /// The first in-edges of a node: in the store, in the parent, and after the nights so far.
 struct Stages {
-    stored: KeptEdges,
-    parent: KeptEdges,
-    now: KeptEdges,
+    stored: Arc<KeptEdges>,
+    parent: Arc<KeptEdges>,
+    now: Arc<KeptEdges>,
 }
 
 /// What the changes make of one worker's nodes.
 #[derive(Default)]
 struct OwnReach {
     reach: Reach,
-    edits: BTreeMap<(usize, NodeIdx), Edits>,
+    edits: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
     /// In-edges after the changes, and whether they differ from those in the store.
-    kept: Vec<((usize, NodeIdx), KeptEdges, bool)>,
+    kept: Vec<((usize, NodeIdx), Arc<KeptEdges>, bool)>,
 }
 
 /// Changes of the collections of the dataflow in one night.
@@ -219,7 +219,7 @@ fn reach_own(
         let ((first, is_changed), (_, differs)) =
             (differs(&stages.parent), differs(&stages.stored));
         if is_changed {
-            let kept = stages.now.clone();
+            let kept = Arc::clone(&stages.now);
             let changed = ChangedInEdges {
                 relation,
                 dst,
@@ -264,9 +264,9 @@ impl Updates {
     ) {
         let first = before.first_difference(after).unwrap_or(usize::MAX);
         for (kept, diff) in [(before, -1), (after, 1)] {
-            for (rank, edge) in kept.edges.iter().enumerate().skip(first) {
+            for (rank, src) in kept.src.iter().enumerate().skip(first) {
                 let out_edge = OutEdge::new(dst, relation, rank);
-                self.out_edges.push(((edge.src.raw(), out_edge), diff));
+                self.out_edges.push(((src.raw(), out_edge), diff));
             }
         }
     }
@@ -279,7 +279,7 @@ impl Edited<'_> {
         let draws = |relation| Draws::new(self.numbers, relation, self.out.keep[relation]);
         let is_own = |dst: NodeIdx| self.numbers.owner(dst) == worker;
         for (&(relation, dst), edits) in parent.edits.iter().filter(|(key, _)| is_own(key.1)) {
-            for (&src, edges) in edits {
+            for (&src, edges) in &**edits {
                 let stored = draws(relation).num_stored(dst, src);
                 let more = signed(edges.len()) - signed(stored);
                 *updates.out_degrees.entry(src).or_insert(0) += more;
@@ -338,13 +338,12 @@ impl Edited<'_> {
             of_parent.cloned().unwrap_or_default()
         });
         let stages = self.kept.entry((relation, dst)).or_insert_with(|| {
-            let stored = draws.kept(dst);
+            let stored = Arc::new(draws.kept(dst));
             let parent = parent.kept.get(&(relation, dst)).unwrap_or(&stored);
-            let [parent, now] = [0, 1].map(|_| parent.clone());
             Stages {
+                parent: Arc::clone(parent),
+                now: Arc::clone(parent),
                 stored,
-                parent,
-                now,
             }
         });
         for &(&(_, _, src), change) in changes {
@@ -355,11 +354,11 @@ impl Edited<'_> {
                 let problem = format!("no edge leads from {from} to {to} to delete");
                 return Err(night.edge_error(change, problem));
             }
-            edits.insert(src, change.edges.clone());
+            Arc::make_mut(edits).insert(src, change.edges.clone());
             let more = signed(change.edges.len()) - signed(count);
             *updates.out_degrees.entry(src).or_insert(0) += more;
         }
-        let after = draws.edited(dst, &stages.stored, edits);
+        let after = Arc::new(draws.edited(dst, &stages.stored, edits));
         let seeds = |kept: &KeptEdges| {
             let first = stages.parent.first_difference(kept);
             let sample = first.map(|first| Seed::Sample { relation, first });

@@ -77,10 +77,10 @@ impl Snapshot {
     ) -> Result<Self, DeltaError> {
         spec.nodes
             .keys()
-            .try_for_each(|of| type_idx(graph, of).map(drop))?;
+            .try_for_each(|of| type_idx(graph, OF_SNAPSHOT, of).map(drop))?;
         spec.edges
             .keys()
-            .try_for_each(|of| relation_idx(graph, of).map(drop))?;
+            .try_for_each(|of| relation_idx(graph, OF_SNAPSHOT, of).map(drop))?;
         let missing = |kind: &str, name: &str| DeltaError::Missing {
             key: table_key(OF_SNAPSHOT, kind, name),
         };

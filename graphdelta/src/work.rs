@@ -14,18 +14,34 @@ pub struct Work {
 }
 
 impl Reach {
-    /// Returns the work of each layer if only reached rows are computed.
-    pub fn work(&self, numbers: &Numbers, plan: &ReachPlan) -> Vec<Work> {
-        let layers = self.layers.iter().skip(1).zip(&plan.layers);
-        let work = layers.map(|(nodes, limits)| Work {
-            rows: nodes.len() as u64,
-            in_edges: self.in_edges_of(numbers, nodes, limits),
+    /// Returns the work of each layer if only reached rows are computed; `is_computed` tells whether a
+    /// layer, from 1, computes the rows of a type.
+    pub fn work(
+        &self,
+        numbers: &Numbers,
+        plan: &ReachPlan,
+        is_computed: impl Fn(usize, usize) -> bool,
+    ) -> Vec<Work> {
+        let layers = (1..).zip(&self.layers[1..]).zip(&plan.layers);
+        let work = layers.map(|((layer, reached), limits)| {
+            let computed = reached.iter().copied();
+            let computed = computed.filter(|&node| is_computed(layer, numbers.type_of(node)));
+            let nodes: Vec<NodeIdx> = computed.collect();
+            Work {
+                rows: nodes.len() as u64,
+                in_edges: self.in_edges_of(numbers, &nodes, limits),
+            }
         });
         work.collect()
     }
 
-    /// Returns the work of each layer if all rows are computed.
-    pub fn full_work(&self, numbers: &Numbers, plan: &ReachPlan) -> Vec<Work> {
+    /// Returns the work of each layer if all rows are computed; `is_computed` as for [`Self::work`].
+    pub fn full_work(
+        &self,
+        numbers: &Numbers,
+        plan: &ReachPlan,
+        is_computed: impl Fn(usize, usize) -> bool,
+    ) -> Vec<Work> {
         let relations = numbers.store().meta().graph.relations.len();
         let in_edges = |limits: &[usize]| -> u64 {
             let stored = (0..relations).map(|relation| {
@@ -50,9 +66,14 @@ impl Reach {
                 sum - old.min(limit) + of.kept.in_degree.min(limit)
             })
         };
-        let layers = plan.layers.iter().map(|limits| Work {
-            rows: numbers.num_nodes() as u64,
-            in_edges: in_edges(limits),
+        let num_nodes = numbers.num_nodes_of_types();
+        let layers = (1..).zip(&plan.layers).map(|(layer, limits)| {
+            let of_types = num_nodes.iter().enumerate();
+            let computed = of_types.filter(|&(of, _)| is_computed(layer, of));
+            Work {
+                rows: computed.map(|(_, &num)| num as u64).sum(),
+                in_edges: in_edges(limits),
+            }
         });
         layers.collect()
     }

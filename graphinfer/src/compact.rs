@@ -24,7 +24,7 @@ const ENGINE_VERSION: u32 = 1;
 ///
 /// # Errors
 ///
-/// If nodes have types; if `to` overlaps an output that has rows of `from`, or holds another output;
+/// If `to` overlaps an output that has rows of `from`, or holds another output;
 /// if the rows of inner layers are not kept in the working directory; if a file is broken or cannot
 /// be written.
 pub fn compact(
@@ -48,9 +48,6 @@ pub fn compact(
         };
     }
     let dataset = EmbeddingsDataset::open(from)?;
-    if source.graph.as_ref().is_some_and(|of| of.types.len() > 1) {
-        return Err(InferError::FullRun("nodes have types"));
-    }
     check_apart(from, to, &source)?;
     let kept = work_dir.map(|dir| open_kept((from, &source), dir));
     let kept = kept.transpose()?;

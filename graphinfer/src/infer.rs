@@ -125,7 +125,7 @@ fn infer_untyped(
     report["embedding"] = record.embedding_report(embedding_layer);
     if let Some(versions) = versions {
         let link = |dir: &Path| checkpoints.0.link_rows(layers - 1, dir);
-        versions.keep_full((fingerprint, &settings.plan_json), store, link)?;
+        versions.keep_full((fingerprint, &settings.plan_json), store, (None, link))?;
     }
     let planned = (settings.plan_json.clone(), store.manifest_input());
     let manifest = Manifest {
@@ -177,7 +177,7 @@ impl Settings {
 }
 
 /// Checks that a finished output has what its versions need, if any are planned.
-fn check_kept(plan: &InferPlan, fingerprint: &str) -> Result<(), InferError> {
+pub(crate) fn check_kept(plan: &InferPlan, fingerprint: &str) -> Result<(), InferError> {
     match plan.keeps_rows && find(&plan.work_dir, fingerprint).is_none() {
         true => Err(InferError::NotKept {
             output: plan.output.clone(),
@@ -188,7 +188,10 @@ fn check_kept(plan: &InferPlan, fingerprint: &str) -> Result<(), InferError> {
 
 /// Locks the versions that are kept, and writes the out-edges that the next one needs; none if none
 /// is planned.
-fn keep_versions(plan: &InferPlan, store: &Store) -> Result<Option<KeptVersions>, InferError> {
+pub(crate) fn keep_versions(
+    plan: &InferPlan,
+    store: &Store,
+) -> Result<Option<KeptVersions>, InferError> {
     if !plan.keeps_rows {
         return Ok(None);
     }

@@ -42,9 +42,12 @@ pub(crate) struct KeptVersions {
 pub(crate) struct VersionRecord {
     /// Fingerprint of the nodes and edges of the store, which numbers follow from.
     pub(crate) graph: String,
-    /// Columns of the store's features; none if all are numbers without gaps.
+    /// Columns of the store's features; none if all are numbers without gaps, or nodes have types.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) columns: Vec<ColumnMeta>,
+    columns: Vec<ColumnMeta>,
+    /// By type, columns of the store's features; none if nodes have no types.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    columns_of_types: Vec<Vec<ColumnMeta>>,
     /// Fingerprint of the parent; none if the version has none.
     #[serde(default)]
     parent: Option<String>,
@@ -85,6 +88,41 @@ pub(crate) struct NewVersion<'a> {
 }
 
 impl VersionRecord {
+    /// Returns the record of a version that has the graph of a store, and no rows yet.
+    fn new(store: &Store, plan: &Value) -> Self {
+        let meta = store.meta();
+        let columns: Vec<_> = meta
+            .graph
+            .types
+            .iter()
+            .map(|of| of.columns.clone())
+            .collect();
+        let (columns, columns_of_types) = match meta.graph.is_typed() {
+            true => (Vec::new(), columns),
+            false => (columns.concat(), Vec::new()),
+        };
+        Self {
+            graph: meta.edges_fingerprint(),
+            columns,
+            columns_of_types,
+            parent: None,
+            plan: plan.clone(),
+            earlier: Vec::new(),
+            stored: Vec::new(),
+            changed: Vec::new(),
+            nodes: None,
+            overlay: None,
+        }
+    }
+
+    /// Returns the columns of the store's features, by type.
+    pub(crate) fn columns(&self) -> Vec<&[ColumnMeta]> {
+        match &self.columns_of_types[..] {
+            [] => vec![&self.columns],
+            of_types => of_types.iter().map(|of| &of[..]).collect(),
+        }
+    }
+
     fn read(dir: &Path) -> Option<Self> {
         let text = std::fs::read(dir.join(RECORD)).ok()?;
         serde_json::from_slice(&text).ok()
@@ -174,24 +212,23 @@ impl KeptVersions {
         Ok(Overlay::read(store, keep, &dir)?)
     }
 
-    /// Keeps the rows of a full run. `link` puts their files into a directory.
+    /// Keeps the rows of a full run. `link` puts their files into a directory; `nodes` are those of
+    /// the rows of its output, none if it has those of the store.
     pub(crate) fn keep_full(
         &self,
         (fingerprint, plan): (&str, &Value),
         store: &Store,
-        link: impl FnOnce(&Path) -> Result<Vec<RowRecord>, InferError>,
+        (nodes, link): (
+            Option<&[NodeIdx]>,
+            impl FnOnce(&Path) -> Result<Vec<RowRecord>, InferError>,
+        ),
     ) -> Result<(), InferError> {
         let dir = self.begin()?;
+        let write = |listed| write_nodes(&dir.join(NODES), listed);
         let record = VersionRecord {
-            graph: store.meta().edges_fingerprint(),
-            columns: store.meta().graph.types[0].columns.clone(),
-            parent: None,
-            plan: plan.clone(),
-            earlier: Vec::new(),
             stored: link(&dir)?,
-            changed: Vec::new(),
-            nodes: None,
-            overlay: None,
+            nodes: nodes.map(write).transpose()?,
+            ..VersionRecord::new(store, plan)
         };
         self.finish(fingerprint, &record)
     }
@@ -207,15 +244,12 @@ impl KeptVersions {
         let overlay = dir.join(OVERLAY);
         version.overlay.write(store, version.keep, &overlay)?;
         let record = VersionRecord {
-            graph: store.meta().edges_fingerprint(),
-            columns: store.meta().graph.types[0].columns.clone(),
             parent: Some(version.parent.to_owned()),
-            plan: version.plan.clone(),
             earlier: version.earlier,
-            stored: Vec::new(),
             changed: version.rows.write(&dir, version.num_layers)?,
             nodes: Some(write_nodes(&dir.join(NODES), version.nodes)?),
             overlay: Some(version.keep.to_vec()),
+            ..VersionRecord::new(store, version.plan)
         };
         self.finish(fingerprint, &record)
     }

@@ -18,5 +18,8 @@ mod layer;
 mod need;
 mod reads;
 mod round;
+mod written;
 
-pub(crate) use infer::infer;
+pub(crate) use infer::{TypedSettings, check_typed_model, infer};
+pub(crate) use need::{NeededTypes, Wanted};
+pub(crate) use written::WrittenColumns;

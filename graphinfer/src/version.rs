@@ -2,30 +2,30 @@
 //! in the outputs of earlier versions.
 
 use crate::InferError;
-use crate::changed_rows::{Layers, compute, open_kept, refuse_plan};
-use crate::embedding::{embedding_columns, reads_logits, vectors};
+use crate::changed_rows::{AnyHead, Layers, compute, open_kept, refuse_plan};
+use crate::embedding::{reads_logits, vectors};
 use crate::identity::fingerprint;
 use crate::infer::finished;
 use crate::kept_rows::KeptRows;
 use crate::kept_versions::{KeptVersions, NewVersion, OpenVersion};
-use crate::layer::first_not_finite;
-use crate::model::TrainedModel;
+use crate::model::Trained;
 use crate::parent::{Parent, named_parent};
 use crate::part::{Computed, write_part};
 use crate::plan::InferPlan;
 use crate::predict::labels;
 use crate::threads::Threads;
+use crate::typed::WrittenColumns;
 use cluster::open_output;
-use gnn::Head;
 use graphdelta::{
     After, Changes, DeltaError, Night, Numbers, Overlay, Reach, ReachPlan, Snapshot, Work, reach,
 };
 use schemas::{
-    ChangesSpec, Dangling, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter, Event, GraphPlan,
-    KeptOutput, Labels, Manifest, NodeIdx, Opened, Output, ParentOutput, Progress, ReplacedRows,
-    Sampling, VersionMeta, error_chain, write_version_part,
+    ChangesSpec, ColumnMeta, Dangling, DeletedNodes, EmbeddingColumns, EmbeddingsDataset, Event,
+    FeatureMeta, GraphPlan, KeptOutput, Labels, Manifest, NodeIdx, Opened, Output, ParentOutput,
+    Progress, ReplacedRows, Sampling, VersionMeta, error_chain, write_version_part,
 };
 use serde_json::{Value, json};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use store::Store;
@@ -92,10 +92,11 @@ struct Prepared {
 pub fn check_version(plan: &InferPlan, input: VersionInput<'_>) -> Result<(), InferError> {
     let trained = open_model(plan, input.graph)?;
     let kept = Parent::open(input.parent)?.kept(plan)?;
-    let sampled = trained.record.sampled.as_ref();
+    let sampled = trained.record().sampled.as_ref();
     let sampling = sampled.map_or(Sampling::Uniform, |of| of.sampling);
     if let Some(tables) = input.snapshot {
-        let of_store = (sampling, &[&kept.columns[..]][..]);
+        let columns = kept.columns();
+        let of_store = (sampling, &columns[..]);
         Snapshot::open(tables, input.base, input.graph, of_store)?;
     }
     let mut nights = input.nights.iter();
@@ -120,19 +121,23 @@ pub fn check_kept_model(plan: &InferPlan, graph: &GraphPlan) -> Result<(), Infer
 pub fn check_kept_plan(plan: &InferPlan, graph: &GraphPlan) -> Result<(), InferError> {
     let mut relations = graph.relations.iter();
     let problem = match () {
-        () if graph.is_typed() => "nodes have types",
         () if relations.any(|of| of.edges.dangling() == Dangling::Drop) => {
             "`dangling` is \"drop\", so a new node may have edges that were left out before"
         }
-        () => return refuse_plan(plan, graph.types[0].nodes.feature_meta()),
+        () => return refuse_plan(plan, features(graph)),
     };
     Err(InferError::FullRun(problem))
 }
 
+/// Returns the features of each type.
+fn features(graph: &GraphPlan) -> impl Iterator<Item = FeatureMeta> {
+    graph.types.iter().map(|of| of.nodes.feature_meta())
+}
+
 /// Opens a model whose rows can be kept.
-fn open_model(plan: &InferPlan, graph: &GraphPlan) -> Result<TrainedModel, InferError> {
+fn open_model(plan: &InferPlan, graph: &GraphPlan) -> Result<Trained, InferError> {
     check_kept_plan(plan, graph)?;
-    let (trained, _) = open_kept(plan, graph.types[0].nodes.feature_meta())?;
+    let (trained, _) = open_kept(plan, features(graph))?;
     Ok(trained)
 }
 
@@ -229,8 +234,9 @@ pub fn infer_version(
 impl VersionInput<'_> {
     /// Reads the tables of changes of a store, or opens those of a snapshot.
     fn read(&self, store: &Store) -> Result<NewTables, InferError> {
-        let columns = &store.meta().graph.types[0].columns[..];
-        let of_store = (store.meta().sampling, &[columns][..]);
+        let types = store.meta().graph.types.iter();
+        let columns: Vec<&[ColumnMeta]> = types.map(|of| &of.columns[..]).collect();
+        let of_store = (store.meta().sampling, &columns[..]);
         if let Some(tables) = self.snapshot {
             let snapshot = Snapshot::open(tables, self.base, self.graph, of_store)?;
             return Ok(NewTables::Snapshot(snapshot));
@@ -351,7 +357,7 @@ impl Prepared {
                     .to_owned(),
             ));
         }
-        let reach_plan = layers.reach_plan();
+        let reach_plan = layers.reach_plan(&store.meta().graph);
         let keep = reach_plan.keep();
         let overlay = match &version.record.overlay {
             None => Overlay::default(),
@@ -376,13 +382,14 @@ impl Prepared {
             }
             () => None,
         };
+        let is_computed = |layer, type_idx| layers.needed.has(layer, type_idx);
         let work = (
-            reached.work(&numbers, &reach_plan),
-            reached.full_work(&numbers, &reach_plan),
+            reached.work(&numbers, &reach_plan, is_computed),
+            reached.full_work(&numbers, &reach_plan, is_computed),
         );
         Ok(Self {
             decision: Decision::new(why.map(str::to_owned), work),
-            after: After::new(&numbers, of_version)?,
+            after: After::new(&numbers, of_version),
             kept: VersionMeta::kept_by_child(&layers.plan.output, &parent.dir, &parent.manifest),
             layers,
             parent,
@@ -432,37 +439,29 @@ impl Prepared {
         let parent = (!is_full).then_some((&self.reached, before));
         let after = &self.after;
         let (rows, computed) = compute(&self.layers, (after, &threads), parent)?;
-        let num_layers = self.layers.limits.len();
-        let mut written = computed[num_layers - 1].clone();
-        after.sort(&mut written);
-        let record_of = &self.layers.trained.record;
-        let id_type = after.store().meta().graph.target().id_type;
-        let embedding_layer = self.layers.embedding_layer;
+        let num_layers = self.layers.num_layers();
         let writer = VersionWriter {
             output,
             layers: &self.layers,
             after,
             rows: &rows,
-            rows_per_part: plan.rows_per_part,
-            normalize: plan.normalize,
-            columns: EmbeddingColumns {
-                are_changes: !is_full,
-                ..embedding_columns(plan, record_of, id_type, embedding_layer)?
-            },
+            is_full,
         };
+        let written = writer.written(&computed);
         writer.write_parts(&written, &threads)?;
+        let nodes_written: Vec<NodeIdx> = written.iter().flat_map(|of| of.nodes.clone()).collect();
         let kept = match is_full {
             true => Vec::new(),
             false => self.kept,
         };
-        let mut deleted = after.removed_now();
-        after.sort(&mut deleted);
-        let num_parts = writer.num_parts(&written);
+        let deleted = writer.deleted();
+        let num_parts = written
+            .last()
+            .map_or(0, |of| of.first_part + of.num_parts(plan));
         if !is_full && output.committed(num_parts).is_none() {
-            let replaced = replaced(&kept, &nodes, &written, after);
+            let replaced = replaced(&kept, &nodes, &nodes_written, after);
             let replaced = replaced.map_err(|problem| self.parent.problem(problem))?;
-            let ids = after.ids(&deleted);
-            let part = write_version_part(output, &replaced, (&ids, &writer.columns))?;
+            let part = write_version_part(output, &replaced, &deleted)?;
             output.commit_part(num_parts, part)?;
         }
         let new = NewVersion {
@@ -473,19 +472,21 @@ impl Prepared {
             keep: &self.reach_plan.keep(),
             rows: &rows,
             num_layers: num_layers - 1,
-            nodes: &written,
+            nodes: &nodes_written,
         };
         versions.keep(&manifest.fingerprint, after.store(), new)?;
         manifest.parts = output.parts();
-        let label = writer.columns.prediction.clone();
+        let mut of_types = self.layers.written.iter();
+        let label = of_types.find_map(|of| of.columns.prediction.clone());
         manifest.graph = Some(after.store().meta().graph.clone().with_label(label));
         manifest.report = self.decision.to_json();
-        manifest.report["embedding"] = record_of.embedding_report(embedding_layer);
+        let record = self.layers.record();
+        manifest.report["embedding"] = record.embedding_report(self.layers.embedding_layer);
         manifest.version = Some(VersionMeta {
             parent: ParentOutput::of(&plan.output, &self.parent.dir, &self.parent.manifest),
             kept,
-            upserts: written.len() as u64,
-            deletes: deleted.len() as u64,
+            upserts: nodes_written.len() as u64,
+            deletes: deleted.iter().map(|of| of.ids.len() as u64).sum(),
         });
         Ok(())
     }
@@ -539,69 +540,134 @@ fn replaced(
     Ok(replaced)
 }
 
+/// The nodes of a type that a version writes.
+struct WrittenNodes<'a> {
+    of_type: &'a WrittenColumns,
+    /// In the order of ids.
+    nodes: Vec<NodeIdx>,
+    /// Number of its first part among the parts of all types.
+    first_part: usize,
+}
+
+impl WrittenNodes<'_> {
+    /// Returns the number of parts. A version without rows of the type has one too, so that readers
+    /// find the columns.
+    fn num_parts(&self, plan: &InferPlan) -> usize {
+        self.nodes.len().div_ceil(plan.rows_per_part).max(1)
+    }
+}
+
 /// Writes the parts of a version.
 struct VersionWriter<'a> {
     output: &'a Output,
     layers: &'a Layers,
     after: &'a After,
     rows: &'a KeptRows,
-    rows_per_part: usize,
-    normalize: bool,
-    columns: EmbeddingColumns,
+    /// All rows are written, and none of earlier outputs is kept.
+    is_full: bool,
 }
 
-impl VersionWriter<'_> {
-    /// Returns the number of parts. A version without rows has one too, so that readers find the
-    /// columns.
-    fn num_parts(&self, nodes: &[NodeIdx]) -> usize {
-        nodes.len().div_ceil(self.rows_per_part).max(1)
+impl<'a> VersionWriter<'a> {
+    /// Lists the nodes to write by type; `computed` has the nodes that each layer has computed.
+    fn written(&self, computed: &[Vec<NodeIdx>]) -> Vec<WrittenNodes<'a>> {
+        let (layers, last) = (self.layers, self.layers.num_layers());
+        let mut first_part = 0;
+        let written = layers.written.iter().map(|of_type| {
+            // Types that the last layer does not compute are written as the embedding layer has them.
+            let of_layer = match layers.needed.has(last, of_type.node_type) {
+                true => &computed[last - 1],
+                false => self.rows.changed(layers.embedding_layer),
+            };
+            let of_layer = of_layer.iter().copied();
+            let is_own = |node: &NodeIdx| self.after.type_of(*node) == of_type.node_type;
+            let mut nodes: Vec<NodeIdx> = of_layer.filter(is_own).collect();
+            self.after.sort(&mut nodes);
+            let written = WrittenNodes {
+                of_type,
+                nodes,
+                first_part,
+            };
+            first_part += written.num_parts(&layers.plan);
+            written
+        });
+        written.collect()
     }
 
-    /// Writes and commits the rows of some nodes, which are sorted by id.
-    fn write_parts(&self, nodes: &[NodeIdx], threads: &Threads) -> Result<(), InferError> {
-        let num_parts = self.num_parts(nodes);
-        let head = || self.layers.trained.model.head();
-        threads.run(num_parts, head, |head, part| {
-            if self.output.committed(part).is_some() {
+    /// Lists the removed nodes of the types that are written.
+    fn deleted(&self) -> Vec<DeletedNodes<'a>> {
+        let mut deleted = self.after.removed_now();
+        self.after.sort(&mut deleted);
+        let of_types = self.layers.written.iter().map(|of| {
+            let nodes = deleted.iter().copied();
+            let nodes = nodes.filter(|&node| self.after.type_of(node) == of.node_type);
+            let nodes: Vec<NodeIdx> = nodes.collect();
+            DeletedNodes {
+                type_name: of.name.as_deref(),
+                ids: self.after.ids(of.node_type, &nodes),
+                columns: &of.columns,
+            }
+        });
+        of_types.collect()
+    }
+
+    /// Writes and commits the rows of some nodes.
+    fn write_parts(
+        &self,
+        written: &[WrittenNodes<'_>],
+        threads: &Threads,
+    ) -> Result<(), InferError> {
+        let plan = &self.layers.plan;
+        let parts = written.iter().flat_map(|of| {
+            let in_type = 0..of.num_parts(plan);
+            in_type.map(move |part| (of, part))
+        });
+        let parts: Vec<(&WrittenNodes<'_>, usize)> = parts.collect();
+        let head = || self.layers.head();
+        threads.run(parts.len(), head, |head, at| {
+            let (of, part) = parts[at];
+            let index = of.first_part + part;
+            if self.output.committed(index).is_some() {
                 return Ok(());
             }
-            let start = part * self.rows_per_part;
-            let end = (start + self.rows_per_part).min(nodes.len());
-            let of_part = &nodes[start..end];
-            let rows = self.compute(of_part, head)?;
-            let writer = EmbeddingsWriter::create(self.output, part, &self.columns)?;
-            let ids = |range: std::ops::Range<usize>| self.after.ids(&of_part[range]);
-            let entry = write_part(writer, &self.columns, (of_part, &ids), &rows)?;
-            Ok(self.output.commit_part(part, entry)?)
+            let start = part * plan.rows_per_part;
+            let end = (start + plan.rows_per_part).min(of.nodes.len());
+            let nodes = &of.nodes[start..end];
+            let rows = self.compute(of.of_type, nodes, head)?;
+            let columns = EmbeddingColumns {
+                are_changes: !self.is_full,
+                ..of.of_type.columns.clone()
+            };
+            let writer = of.of_type.writer(self.output, part, &columns)?;
+            let ids = |range: Range<usize>| self.after.ids(of.of_type.node_type, &nodes[range]);
+            let entry = write_part(writer, &columns, (nodes, &ids), &rows)?;
+            Ok(self.output.commit_part(index, entry)?)
         })
     }
 
     /// Returns the columns of some nodes' rows.
-    fn compute(&self, nodes: &[NodeIdx], head: &Head<'_>) -> Result<Computed, InferError> {
-        let trained = &self.layers.trained;
-        let arch = trained.model.architecture();
-        let dense = |layer: usize| self.rows.gather(layer, nodes, arch.output_dim(layer));
-        let last = self.layers.limits.len();
-        let logits = reads_logits(&self.columns)
-            .then(|| head.run(dense(last)))
+    fn compute(
+        &self,
+        of_type: &WrittenColumns,
+        nodes: &[NodeIdx],
+        head: &AnyHead<'_>,
+    ) -> Result<Computed, InferError> {
+        let (layers, shape) = (self.layers, &self.layers.record().shape);
+        let dense = |layer: usize| self.rows.gather(layer, nodes, layers.output_dim(layer));
+        let logits = reads_logits(&of_type.columns)
+            .then(|| head.run(dense(layers.num_layers())))
             .transpose()?;
-        let unfit = logits.as_ref().and_then(|of| first_not_finite(&of.values));
-        if let (Some(at), Some(logits)) = (unfit, &logits) {
-            return Err(InferError::NotFinite {
-                dir: trained.record.dir.clone(),
-                layer: arch.num_layers,
-                id: self.after.display(nodes[at / logits.cols]),
-            });
+        if let Some(logits) = &logits {
+            layers.check_finite((shape.num_layers, logits), (self.after, nodes))?;
         }
-        let predicts = self.columns.prediction.is_some();
+        let predicts = of_type.columns.prediction.is_some();
         let predicted = match logits.as_ref().filter(|_| predicts) {
-            Some(logits) => labels(logits, arch.task),
+            Some(logits) => labels(logits, shape.task),
             None => Labels::None,
         };
-        let embedding = dense(self.layers.embedding_layer);
-        let of_task = (arch.task, self.normalize);
+        let embedding = dense(layers.embedding_layer);
+        let of_task = (shape.task, layers.plan.normalize);
         Ok(Computed {
-            vectors: vectors(&self.columns, embedding, logits.as_ref(), of_task),
+            vectors: vectors(&of_type.columns, embedding, logits.as_ref(), of_task),
             predicted,
         })
     }

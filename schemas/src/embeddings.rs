@@ -28,7 +28,7 @@ use crate::input::PassedColumns;
 use crate::parquet_file::{Batch, TABLE_SCHEMA, TableReader, number_array};
 use crate::table_writer::{Column, Strings, TableWriter};
 
-pub use version::{ReplacedRows, write_version_part};
+pub use version::{DeletedNodes, ReplacedRows, write_version_part};
 pub use whole::{PartSizes, RowPosition};
 
 /// Metadata key of the table's schema version.
@@ -119,7 +119,8 @@ impl EmbeddingsWriter {
         columns: &EmbeddingColumns,
     ) -> Result<Self> {
         let name = format!("{type_name}/{}", part_name(index));
-        Self::named(output, name, format!("{FOLDER}/"), columns)
+        let folder = if columns.are_changes { CHANGES } else { FOLDER };
+        Self::named(output, name, format!("{folder}/"), columns)
     }
 
     /// Starts the one table of the learnable rows of a node type, or of the nodes of an untyped graph,

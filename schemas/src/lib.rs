@@ -168,8 +168,9 @@ pub use dataset::{
     SplitCounts, VersionMeta, read_manifest,
 };
 pub use embeddings::{
-    EmbeddingBatch, EmbeddingColumns, EmbeddingRows, EmbeddingsDataset, EmbeddingsWriter,
-    PartSizes, Precision, ReplacedRows, RowPosition, read_embedding_table, write_version_part,
+    DeletedNodes, EmbeddingBatch, EmbeddingColumns, EmbeddingRows, EmbeddingsDataset,
+    EmbeddingsWriter, PartSizes, Precision, ReplacedRows, RowPosition, read_embedding_table,
+    write_version_part,
 };
 pub use error::{ErrorKind, Result, RowPlace, SchemaError, error_causes, error_chain};
 pub use fanout::{Fanout, FlattenMeta, HopFanouts, Layout, Sampling, keep_at_hop, use_at_layer};

@@ -5,14 +5,15 @@ use super::last_round::{TypedParts, WrittenType};
 use super::layer::TypedRounds;
 use super::need::{NeededTypes, Wanted};
 use super::reads::{LayerReads, Read};
+use super::written::WrittenColumns;
 use crate::InferError;
 use crate::checkpoint::RoundRows;
 use crate::compare::Difference;
 use crate::config::InferSampling;
-use crate::embedding::embedding_columns;
 use crate::identity::{fingerprint, limit_json, plan_json, rounds_fingerprint};
 use crate::infer::{
-    Checkpoints, Share, finish, finished, join, open_checkpoints, remove_left, target_list,
+    Checkpoints, Share, check_kept, finish, finished, join, keep_versions, open_checkpoints,
+    remove_left, target_list,
 };
 use crate::inner::{report, report_resumed, run_inner};
 use crate::layer::HubRows;
@@ -20,8 +21,9 @@ use crate::model::TypedTrained;
 use crate::plan::InferPlan;
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
-use schemas::{EmbeddingColumns, IdListPlan, Manifest, Opened, Output, Progress};
+use schemas::{GraphMeta, IdListPlan, Manifest, NodeIdx, Opened, Output, Progress};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Instant;
 use store::Store;
 
@@ -32,38 +34,30 @@ pub(crate) fn infer(
     store: &Store,
     progress: &Progress,
 ) -> Result<Manifest, InferError> {
-    trained.check(store.meta())?;
-    trained.check_columns(plan, store.typed_columns())?;
-    trained.check_plan(plan)?;
-    let trained = &trained.bound_to(&store.meta().graph)?;
+    let trained = &check_typed_model(plan, trained, store)?;
     let record = &trained.record;
-    if store.cluster().leads() {
-        record.warn(plan);
-    }
-    let wanted = OutputRows::of(plan, trained)?;
-    let sampled = Sampled::new(trained, &wanted, plan.sampling);
-    let list = target_list(plan, store)?;
-    let listed = list.as_ref().map(IdListPlan::fingerprint).transpose()?;
-    let settings = trained.settings(plan)?;
-    let plan_json = plan_json(
-        settings,
-        record,
-        (limits_json(&sampled.limits), listed.as_deref()),
-    );
-    let fingerprint = fingerprint(&plan_json, store);
+    let settings = TypedSettings::new(plan, trained, store)?;
+    let (wanted, sampled) = (&settings.wanted, &settings.sampled);
+    let fingerprint = fingerprint(&settings.plan_json, store);
     let of_rounds = rounds_fingerprint(&fingerprint, store);
     if let Some(manifest) = finished(plan, &fingerprint, store)? {
+        check_kept(plan, &fingerprint)?;
         remove_left(plan, &of_rounds)?;
         return Ok(manifest);
     }
-    let other = Sampled::new(trained, &wanted, plan.other_sampling());
+    let versions = keep_versions(plan, store)?;
+    let other = Sampled::new(trained, wanted, plan.other_sampling());
     // Everything that can fail because of the input comes before the output is opened.
     let (arch, schema) = (trained.model.architecture(), trained.model.schema());
-    let both = [&sampled, &other].into_iter();
+    let both = [sampled, &other].into_iter();
     let reads = all_reads(trained, both.take(1 + usize::from(plan.compare_sampling)));
     let graph = TypedGraph::new(store, arch, (schema, reads))?;
-    let types = written_types(plan, trained, &graph, (&wanted, list))?;
-    let label = types.iter().find_map(|of| of.columns.prediction.clone());
+    let list = settings.list.as_ref();
+    let types = written_types(plan, trained, &graph, (wanted, list))?;
+    let label = types
+        .iter()
+        .find_map(|of| of.written.columns.prediction.clone());
+    let nodes = nodes_of_output(&graph, &types);
     let output = match open_output::<InferError>(
         store.cluster(),
         (&plan.output, "infer", &fingerprint),
@@ -74,17 +68,22 @@ pub(crate) fn infer(
         Opened::Open(output) => output,
     };
     let mut checkpoints = open_checkpoints(plan, &of_rounds)?;
-    let of_output = (&output, types, &wanted);
+    let of_output = (&output, types, wanted);
     let share = write(
         plan,
-        (trained, &graph, [&sampled, &other]),
+        (trained, &graph, [sampled, &other]),
         of_output,
         &mut checkpoints,
         progress,
     )?;
     let mut report = join(gather_processes(store.cluster(), share)?, plan, &output);
     report["embedding"] = record.embedding_report(wanted.embedding_layer);
-    let planned = (plan_json, store.manifest_input());
+    if let Some(versions) = versions {
+        let link = |dir: &Path| checkpoints.0.link_rows(sampled.limits.len() - 1, dir);
+        let kept = (&*fingerprint, &settings.plan_json);
+        versions.keep_full(kept, store, (nodes.as_deref(), link))?;
+    }
+    let planned = (settings.plan_json.clone(), store.manifest_input());
     let manifest = Manifest {
         graph: Some(store.meta().graph.clone().with_label(label)),
         parts: output.parts(),
@@ -112,6 +111,7 @@ fn write(
         threads: &threads,
         format: plan.rows,
         embedding_layer: wanted.embedding_layer,
+        keeps_rows: plan.keeps_rows,
     };
     let other = TypedRounds {
         limits: &other.limits,
@@ -173,11 +173,70 @@ impl OutputRows {
     }
 }
 
+/// Checks that a model fits a store and a plan, and prepares it for the store's columns. Process 0
+/// logs warnings about the model.
+pub(crate) fn check_typed_model(
+    plan: &InferPlan,
+    trained: TypedTrained,
+    store: &Store,
+) -> Result<TypedTrained, InferError> {
+    trained.check(store.meta())?;
+    trained.check_columns(plan, store.typed_columns())?;
+    trained.check_plan(plan)?;
+    let trained = trained.bound_to(&store.meta().graph)?;
+    if store.cluster().leads() {
+        trained.record.warn(plan);
+    }
+    Ok(trained)
+}
+
+/// What a plan and a model decide before any work.
+pub(crate) struct TypedSettings {
+    wanted: OutputRows,
+    pub(crate) sampled: Sampled,
+    list: Option<IdListPlan>,
+    pub(crate) plan_json: serde_json::Value,
+}
+
+impl TypedSettings {
+    pub(crate) fn new(
+        plan: &InferPlan,
+        trained: &TypedTrained,
+        store: &Store,
+    ) -> Result<Self, InferError> {
+        let wanted = OutputRows::of(plan, trained)?;
+        let sampled = Sampled::new(trained, &wanted, plan.sampling);
+        let list = target_list(plan, store)?;
+        let listed = list.as_ref().map(IdListPlan::fingerprint).transpose()?;
+        let of_layers = (limits_json(&sampled.limits), listed.as_deref());
+        Ok(Self {
+            plan_json: plan_json(trained.settings(plan)?, &trained.record, of_layers),
+            wanted,
+            sampled,
+            list,
+        })
+    }
+
+    pub(crate) fn embedding_layer(&self) -> usize {
+        self.wanted.embedding_layer
+    }
+
+    /// Returns the types that are written, with their columns.
+    pub(crate) fn columns(
+        &self,
+        plan: &InferPlan,
+        trained: &TypedTrained,
+        graph: &GraphMeta,
+    ) -> Result<Vec<WrittenColumns>, InferError> {
+        WrittenColumns::of_types(plan, &trained.record, graph, &self.wanted.is_written)
+    }
+}
+
 /// What the layers compute and read with one sampling.
-struct Sampled {
+pub(crate) struct Sampled {
     /// By layer and relation: how many in-edges of a node are read.
-    limits: Vec<Vec<usize>>,
-    needed: NeededTypes,
+    pub(crate) limits: Vec<Vec<usize>>,
+    pub(crate) needed: NeededTypes,
 }
 
 impl Sampled {
@@ -236,7 +295,7 @@ fn written_types(
     plan: &InferPlan,
     trained: &TypedTrained,
     graph: &TypedGraph<'_>,
-    (wanted, list): (&OutputRows, Option<IdListPlan>),
+    (wanted, list): (&OutputRows, Option<&IdListPlan>),
 ) -> Result<Vec<WrittenType>, InferError> {
     let meta = &graph.store().meta().graph;
     let target = meta.target_type;
@@ -246,33 +305,30 @@ fn written_types(
         found.map_err(|row| InferError::from(list.unknown(&ids, row)))
     });
     let (mut types, mut first_part) = (Vec::new(), 0);
-    for (node_type, of) in meta.types.iter().enumerate() {
-        if !wanted.is_written[node_type] {
-            continue;
-        }
-        let layer = wanted.embedding_layer;
-        let is_target = node_type == target;
-        let columns = match is_target {
-            true => embedding_columns(plan, &trained.record, of.id_type, layer)?,
-            false => EmbeddingColumns {
-                are_changes: false,
-                id_type: of.id_type,
-                passed: None,
-                vectors: vec![("embedding", trained.record.shape.output_dim(layer))],
-                precision: plan.precision,
-                prediction: None,
-            },
-        };
-        let written = WrittenType {
-            node_type,
-            columns,
-            targets: targets.take_if(|_| is_target).transpose()?,
+    for written in WrittenColumns::of_types(plan, &trained.record, meta, &wanted.is_written)? {
+        let node_type = written.node_type;
+        let of_type = WrittenType {
+            targets: targets.take_if(|_| node_type == target).transpose()?,
+            written,
             first_part,
         };
-        first_part += written.num_parts(graph.num_nodes(node_type), plan.rows_per_part);
-        types.push(written);
+        first_part += of_type.num_parts(graph.num_nodes(node_type), plan.rows_per_part);
+        types.push(of_type);
     }
     Ok(types)
+}
+
+/// Returns the nodes of the rows of an output with all nodes of some types; none if it has all types.
+fn nodes_of_output(graph: &TypedGraph<'_>, types: &[WrittenType]) -> Option<Vec<NodeIdx>> {
+    let store = graph.store();
+    if types.len() == store.meta().graph.types.len() {
+        return None;
+    }
+    let nodes = types.iter().flat_map(|of| {
+        let range = store.placement().type_range(of.written.node_type);
+        (range.start.raw()..range.end.raw()).map(NodeIdx::from_raw)
+    });
+    Some(nodes.collect())
 }
 
 /// Runs the rounds that are not finished yet; the last round writes the parts.

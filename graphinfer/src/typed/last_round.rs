@@ -1,6 +1,7 @@
 //! The last round: computes the last layer, and writes each part when it is computed.
 
 use super::layer::{TypedLayer, TypedRounds};
+use super::written::WrittenColumns;
 use crate::InferError;
 use crate::checkpoint::RoundRows;
 use crate::compare::{Difference, Outcome};
@@ -14,7 +15,7 @@ use crate::threads::Threads;
 use cluster::Cluster;
 use gnn::typed::TypedHead;
 use gnn::{Dense, SharedRows};
-use schemas::{EmbeddingColumns, EmbeddingsWriter, Ids, Labels, NodeIdx, Output, Row};
+use schemas::{EmbeddingColumns, Ids, Labels, NodeIdx, Output, Row};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -22,8 +23,7 @@ use std::time::{Duration, Instant};
 
 /// A type that is written.
 pub(super) struct WrittenType {
-    pub(super) node_type: usize,
-    pub(super) columns: EmbeddingColumns,
+    pub(super) written: WrittenColumns,
     /// The nodes to write, ascending and numbered from the first node of the type; none: all nodes
     /// of the type.
     pub(super) targets: Option<Vec<NodeIdx>>,
@@ -83,14 +83,14 @@ impl TypedParts<'_> {
         let (whole, empty): (Vec<usize>, Vec<usize>) =
             self.open_parts().into_iter().partition(|&part| {
                 let of_type = self.type_of(part);
-                let num_nodes = self.rounds.graph.num_nodes(of_type.node_type);
+                let num_nodes = self.rounds.graph.num_nodes(of_type.written.node_type);
                 of_type.num_written(num_nodes) > 0
             });
         // Parts without rows, so that readers find the columns.
         for part in empty.into_iter().filter(|_| cluster.leads()) {
             let of_type = self.type_of(part);
-            let none = Ids::new(of_type.columns.id_type);
-            let rows = no_rows(&of_type.columns);
+            let none = Ids::new(of_type.written.columns.id_type);
+            let rows = no_rows(&of_type.written.columns);
             self.write_part(of_type, part, (&[], &|_| none.clone()), &rows)?;
         }
         match cluster.num_processes() {
@@ -106,7 +106,7 @@ impl TypedParts<'_> {
         let buffers: Vec<PartBuffers> = self.types.iter().map(|_| PartBuffers::default()).collect();
         let write = |of_type: &WrittenType, part: &Part, rows: Computed| {
             let started = Instant::now();
-            let (graph, node_type) = (self.rounds.graph, of_type.node_type);
+            let (graph, node_type) = (self.rounds.graph, of_type.written.node_type);
             let nodes = self.nodes(of_type, part);
             let ids = |range: Range<usize>| graph.ids(node_type, &part.rows[range]);
             self.write_part(of_type, part.index, (&nodes, &ids), &rows)?;
@@ -135,7 +135,7 @@ impl TypedParts<'_> {
         let OpenParts { types, parts } = self.own_parts(parts);
         let layer = self.rounds.limits.len();
         let pieces = pieces(&parts, |part, rows| {
-            let node_type = types[part].node_type;
+            let node_type = types[part].written.node_type;
             let limits = self.rounds.needed.has(layer, node_type);
             let limits = limits.then(|| &self.rounds.limits[layer - 1][..]);
             self.rounds.graph.ranges(node_type, rows, limits)
@@ -157,7 +157,7 @@ impl TypedParts<'_> {
             let (computed, difference) = self.compute_block(of_type, piece, layers)?;
             differences.lock().unwrap_or_else(PoisonError::into_inner)[at] = difference;
             let buffers = &buffers[self.place_of(part.index)];
-            match part.add(piece, computed, (&of_type.columns, buffers)) {
+            match part.add(piece, computed, (&of_type.written.columns, buffers)) {
                 Some(rows) => done(of_type, part, rows),
                 None => Ok(()),
             }
@@ -174,10 +174,10 @@ impl TypedParts<'_> {
     pub(super) fn open_parts(&self) -> Vec<usize> {
         let mut open = Vec::new();
         for of_type in &self.types {
-            let num_nodes = self.rounds.graph.num_nodes(of_type.node_type);
+            let num_nodes = self.rounds.graph.num_nodes(of_type.written.node_type);
             let num_parts = of_type.num_parts(num_nodes, self.rows_per_part);
             // A comparison covers the nodes of all parts of the target type.
-            let is_compared = self.other.is_some() && self.is_target(of_type.node_type);
+            let is_compared = self.other.is_some() && self.is_target(of_type.written.node_type);
             let parts = of_type.first_part..of_type.first_part + num_parts;
             let is_open = |part: &usize| is_compared || self.output.committed(*part).is_none();
             open.extend(parts.filter(is_open));
@@ -200,7 +200,7 @@ impl TypedParts<'_> {
         let graph = self.rounds.graph;
         let part = |&index: &usize| {
             let of_type = self.type_of(index);
-            let node_type = of_type.node_type;
+            let node_type = of_type.written.node_type;
             let num_written = of_type.num_written(graph.num_nodes(node_type));
             let start = (index - of_type.first_part) * self.rows_per_part;
             let places = start..(start + self.rows_per_part).min(num_written);
@@ -224,7 +224,7 @@ impl TypedParts<'_> {
     /// Returns the nodes of a part's own rows, numbered from the first node of the type.
     fn nodes(&self, of_type: &WrittenType, part: &Part) -> Vec<NodeIdx> {
         let rows = part.rows.iter();
-        let nodes = rows.map(|&row| self.rounds.graph.node(of_type.node_type, row));
+        let nodes = rows.map(|&row| self.rounds.graph.node(of_type.written.node_type, row));
         nodes.collect()
     }
 
@@ -238,7 +238,7 @@ impl TypedParts<'_> {
         piece: &Piece,
         layers: &ThreadLayers<'_>,
     ) -> Result<(Computed, Difference), InferError> {
-        let (node_type, shape) = (of_type.node_type, &self.rounds.trained.record.shape);
+        let (node_type, shape) = (of_type.written.node_type, &self.rounds.trained.record.shape);
         let last = self.rounds.limits.len();
         let run = |layer: &TypedLayer<'_>| {
             let rows = layer.run(node_type, piece.rows.clone())?;
@@ -277,12 +277,17 @@ impl TypedParts<'_> {
                 &outcome(&other_rows.values, &other_predicted),
             );
         }
-        if of_type.columns.prediction.is_none() {
+        if of_type.written.columns.prediction.is_none() {
             predicted = Labels::None;
         }
         let embedding = self.embedding(piece, rows);
         let settings = (shape.task, self.normalize);
-        let vectors = vectors(&of_type.columns, embedding, logits.as_ref(), settings);
+        let vectors = vectors(
+            &of_type.written.columns,
+            embedding,
+            logits.as_ref(),
+            settings,
+        );
         Ok((Computed { vectors, predicted }, difference))
     }
 
@@ -306,10 +311,12 @@ impl TypedParts<'_> {
         if self.output.committed(index).is_some() {
             return Ok(());
         }
-        let name = &self.rounds.trained.model.schema().types[of_type.node_type];
-        let in_type = index - of_type.first_part;
-        let writer = EmbeddingsWriter::of_type(self.output, name, in_type, &of_type.columns)?;
-        let entry = write_part(writer, &of_type.columns, (nodes, ids), rows)?;
+        let writer = of_type.written.writer(
+            self.output,
+            index - of_type.first_part,
+            &of_type.written.columns,
+        )?;
+        let entry = write_part(writer, &of_type.written.columns, (nodes, ids), rows)?;
         Ok(self.output.commit_part(index, entry)?)
     }
 }
@@ -324,7 +331,7 @@ impl SharedRound for TypedParts<'_> {
     }
 
     fn columns(&self, part: usize) -> &EmbeddingColumns {
-        &self.type_of(part).columns
+        &self.type_of(part).written.columns
     }
 
     fn compute(
@@ -337,7 +344,7 @@ impl SharedRound for TypedParts<'_> {
             done(OwnPart {
                 part: part.index,
                 nodes: self.nodes(of_type, part),
-                ids: self.rounds.graph.ids(of_type.node_type, &part.rows),
+                ids: self.rounds.graph.ids(of_type.written.node_type, &part.rows),
                 rows,
             });
             Ok(())

@@ -26,6 +26,8 @@ pub(super) struct TypedRounds<'a> {
     pub(super) format: RowFormat,
     /// The layer whose rows are kept for the output, also if no later layer reads them.
     pub(super) embedding_layer: usize,
+    /// Whether the rows of all layers but the last are kept for the next version.
+    pub(super) keeps_rows: bool,
 }
 
 /// A layer with its input, for one thread.

@@ -4,23 +4,23 @@ use gnn::typed::Schema;
 
 /// By round and type: whether rows of the type are computed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NeededTypes(Vec<Vec<bool>>);
+pub(crate) struct NeededTypes(Vec<Vec<bool>>);
 
 /// The rows that an output has.
-pub(super) struct Wanted<'a> {
+pub(crate) struct Wanted<'a> {
     /// Whether embeddings of a type are written.
-    pub(super) is_written: &'a [bool],
+    pub(crate) is_written: &'a [bool],
     /// The layer whose rows are the embeddings.
-    pub(super) embedding_layer: usize,
+    pub(crate) embedding_layer: usize,
     /// The type whose logits are computed, if any.
-    pub(super) logits_of: Option<usize>,
+    pub(crate) logits_of: Option<usize>,
 }
 
 impl NeededTypes {
     /// Goes back from the output: a round's rows of a type are needed if the output has them, or if
     /// the next round reads them, as rows of the type itself or as sources of in-edges. `limits`
     /// has how many in-edges of each relation each layer reads.
-    pub(super) fn new(schema: &Schema, limits: &[Vec<usize>], wanted: &Wanted<'_>) -> Self {
+    pub(crate) fn new(schema: &Schema, limits: &[Vec<usize>], wanted: &Wanted<'_>) -> Self {
         let num_types = schema.types.len();
         let mut rounds = vec![vec![false; num_types]; limits.len() + 1];
         for round in (0..=limits.len()).rev() {
@@ -39,12 +39,12 @@ impl NeededTypes {
     }
 
     /// Tells whether a round computes rows of a type.
-    pub(super) fn has(&self, round: usize, node_type: usize) -> bool {
+    pub(crate) fn has(&self, round: usize, node_type: usize) -> bool {
         self.0[round][node_type]
     }
 
     /// Lists the types that a round computes.
-    pub(super) fn types(&self, round: usize) -> impl Iterator<Item = usize> {
+    pub(crate) fn types(&self, round: usize) -> impl Iterator<Item = usize> {
         let types = self.0[round].iter().enumerate();
         types.filter_map(|(node_type, is_needed)| is_needed.then_some(node_type))
     }

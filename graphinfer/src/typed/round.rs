@@ -46,6 +46,10 @@ impl InnerRounds for TypedRounds<'_> {
         self.embedding_layer
     }
 
+    fn keeps_rows(&self) -> bool {
+        self.keeps_rows
+    }
+
     fn store(&self) -> &Store {
         self.graph.store()
     }

@@ -1,7 +1,7 @@
 //! Rows that are computed from those of the version before have the bits of a full run.
 #![cfg(test)]
 
-#[expect(dead_code, reason = "typed graphs are tested where the walk is")]
+#[expect(dead_code, reason = "the tests of the walk use more")]
 #[path = "../../../graphdelta/tests/changes/case.rs"]
 mod case;
 #[path = "../../../graphdelta/tests/changes/night.rs"]
@@ -10,13 +10,16 @@ mod night;
 use std::path::Path;
 use std::sync::Arc;
 
+use gnn::typed::{TypedModel, TypedModelFile, save_typed};
 use graphdelta::{After, Changes, Numbers, OutEdges, Overlay, reach};
 use graphinfer::{InferContext, InferPlan, InferSpec, KeptRows, changed_rows, infer, reach_plan};
-use schemas::{EmbeddingsDataset, Fanout, FlattenMeta, HopFanouts, Layout, Progress, Sampling};
+use schemas::{
+    EmbeddingsDataset, Fanout, FlattenMeta, HopFanouts, Layout, Progress, RelationMeta, Sampling,
+};
 use serde_json::{Value, json};
 use store::Store;
 
-use case::{Draw, Edge, Shape, Snapshot, build};
+use case::{Draw, Edge, Shape, Snapshot, Table, build};
 use night::NightTables;
 
 /// More in-edges make a node a hub.
@@ -26,6 +29,7 @@ const HUB_EDGES: usize = 1 << 13;
 struct Case {
     /// What differs from the plain architecture.
     model: Value,
+    typed: bool,
     undirected: bool,
     sampling: Sampling,
     /// Of two layers; `usize::MAX` is all.
@@ -59,45 +63,82 @@ struct Met {
 }
 
 impl Case {
-    fn save_model(&self, dir: &Path) {
+    fn shape(&self) -> Shape {
+        match self.typed {
+            // Its relations must lead from a type to itself.
+            true if self.model["layer"] == "gcn" => Shape {
+                tables: vec![
+                    Table {
+                        name: "likes",
+                        from: 0,
+                        to: 0,
+                        undirected: false,
+                        reverse: Some("are_liked"),
+                    },
+                    Shape::typed().tables[1].clone(),
+                ],
+                ..Shape::typed()
+            },
+            true => Shape::typed(),
+            false => Shape::untyped(self.undirected),
+        }
+    }
+
+    fn save_model(&self, shape: &Shape, dir: &Path) {
         let fanouts = self.fanouts.map(|most| match most {
             usize::MAX => Fanout::All,
             most => Fanout::Count(u32::try_from(most).unwrap()),
         });
+        let of_hop = |fanout| HopFanouts::from(vec![fanout; shape.relations().len()]);
         let flatten = FlattenMeta {
             hops: 2,
-            fanouts: HopFanouts::untyped(&fanouts),
+            fanouts: fanouts.into_iter().map(of_hop).collect(),
             sampling: self.sampling,
             seed: 11,
             samples_per_target: 1,
             layout: Layout::Shards,
         };
         let mut architecture = json!({
-            "layer": "sage", "aggregator": "mean", "in_dim": 1, "hidden": [8, 6], "num_layers": 2,
-            "out_dim": 3, "edge_dim": null, "edge_weight": false, "heads": 1, "out_heads": 1,
+            "layer": "sage", "aggregator": "mean", "hidden": [8, 6], "num_layers": 2,
+            "out_dim": 3, "heads": 1, "out_heads": 1,
             "dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0, "norm": "none",
             "residual": false, "activation": "relu", "task": "classes",
         });
-        for (key, value) in self.model.as_object().unwrap() {
-            architecture[key] = value.clone();
+        let own = match self.typed {
+            true => typed_keys(shape),
+            false => json!({ "in_dim": 1, "edge_dim": null, "edge_weight": false }),
+        };
+        for keys in [&own, &self.model] {
+            for (key, value) in keys.as_object().unwrap() {
+                architecture[key] = value.clone();
+            }
         }
-        let file = json!({ "transform": "none", "architecture": architecture });
-        let mut file: gnn::ModelFile = serde_json::from_value(file).unwrap();
-        let flatten = serde_json::to_value(flatten).unwrap();
-        file.extra.insert("flatten".to_owned(), flatten);
-        let model = gnn::Model::init(&file.architecture, 7).unwrap();
-        std::fs::create_dir(dir.join("model")).unwrap();
-        gnn::save(&dir.join("model"), &model, &file).unwrap();
+        let extra = json!({ "flatten": flatten });
+        let model = &dir.join("model");
+        std::fs::create_dir(model).unwrap();
+        if self.typed {
+            let file = json!({ "architecture": architecture, "extra": extra });
+            let file: TypedModelFile = serde_json::from_value(file).unwrap();
+            let parameters = TypedModel::init(&file.architecture, 7).unwrap();
+            save_typed(model, &parameters, &file).unwrap();
+        } else {
+            let file = json!({ "transform": "none", "architecture": architecture, "extra": extra });
+            let file: gnn::ModelFile = serde_json::from_value(file).unwrap();
+            let parameters = gnn::Model::init(&file.architecture, 7).unwrap();
+            gnn::save(model, &parameters, &file).unwrap();
+        }
     }
 
     /// Draws the first tables; a hub has many parallel edges.
     fn draw(&self, shape: &Shape, draw: &mut Draw) -> Snapshot {
         let mut snapshot = shape.draw(draw);
         if self.hub != Hub::None {
-            let ids: Vec<i64> = snapshot.nodes[0].keys().copied().collect();
+            let ends = [shape.tables[0].from, shape.tables[0].to];
+            let ids = ends.map(|at| snapshot.nodes[at].keys().copied().collect());
+            let [from, to]: [Vec<i64>; 2] = ids;
             let edges = (0..HUB_EDGES + 200).map(|_| Edge {
-                src: draw.of(&ids),
-                dst: ids[0],
+                src: draw.of(&from),
+                dst: to[0],
                 weight: 1.0,
             });
             snapshot.edges[0].extend(edges);
@@ -114,17 +155,22 @@ impl Case {
         if self.hub == Hub::Moving {
             // Its id comes first, so all other nodes move among the ids.
             let new = (-i64::try_from(version).unwrap(), Some(1.0));
+            let mut nodes = vec![Vec::new(); shape.types.len()];
+            nodes[shape.tables[0].from].push(new);
             return NightTables {
-                nodes: vec![vec![new]],
-                edges: vec![Vec::new()],
+                nodes,
+                edges: vec![Vec::new(); shape.tables.len()],
             };
         }
         let mut tables = NightTables::draw(shape, now, draw);
         if self.hub == Hub::Changing && version % 2 == 1 {
-            let removed = |id: &i64| tables.nodes[0].contains(&(*id, None));
-            let mut ids = now.nodes[0].keys().filter(|id| !removed(id));
-            let hub = *ids.next().unwrap();
-            let src = *ids.next_back().unwrap();
+            let ids = |of_type: usize| -> Vec<i64> {
+                let removed = |id: &i64| tables.nodes[of_type].contains(&(*id, None));
+                let ids = now.nodes[of_type].keys().copied();
+                ids.filter(|id| !removed(id)).collect()
+            };
+            let hub = ids(shape.tables[0].to)[0];
+            let src = *ids(shape.tables[0].from).last().unwrap();
             tables.edges[0].retain(|&(a, b, _)| (a, b) != (src, hub) && (a, b) != (hub, src));
             tables.edges[0].extend((0..HUB_EDGES + 200).map(|_| (src, hub, Some(1.0))));
         }
@@ -132,8 +178,31 @@ impl Case {
     }
 }
 
-fn plan(dir: &Path, output: &str, layer: usize) -> InferPlan {
-    let spec = json!({ "output": output, "layer": layer });
+/// The keys of an architecture of a typed graph.
+fn typed_keys(shape: &Shape) -> Value {
+    let types = shape.types.iter();
+    let types: Vec<Value> = types
+        .map(|name| json!({ "name": name, "in_dim": 1 }))
+        .collect();
+    let relations = shape.relations().into_iter().map(|(name, from, to)| {
+        json!({
+            "name": name, "from": shape.types[from], "to": shape.types[to],
+            "edge_weight": false, "edge_dim": null,
+        })
+    });
+    json!({
+        "types": types, "relations": relations.collect::<Vec<Value>>(), "target_type": "a",
+        "relation_aggregator": "sum", "projection": 4, "num_bases": null, "relation_dim": null,
+        "attention_residual": 0.0, "normalize_output": false,
+    })
+}
+
+/// The plan of an output of all types.
+fn plan(shape: &Shape, dir: &Path, output: &str, layer: usize) -> InferPlan {
+    let mut spec = json!({ "output": output, "layer": layer });
+    if shape.types.len() > 1 {
+        spec["types"] = json!("all");
+    }
     let spec: InferSpec = serde_json::from_value(spec).unwrap();
     let context = InferContext {
         model: Some(dir.join("model")),
@@ -148,22 +217,28 @@ fn plan(dir: &Path, output: &str, layer: usize) -> InferPlan {
 
 /// Compares the rows of every layer with those of a full run on the tables.
 fn check_full(
-    (dir, store): (&Path, &Store),
+    (shape, dir, store): (&Shape, &Path, &Store),
     (after, rows): (&After, &KeptRows),
     (version, what): (usize, &str),
 ) {
     let quiet: Progress = Arc::new(|_| {});
     let nodes = after.nodes();
     for layer in 1..=2 {
-        let plan = plan(dir, &format!("full-{version}-{layer}"), layer);
+        let plan = plan(shape, dir, &format!("full-{version}-{layer}"), layer);
         infer(&plan, store, &quiet).unwrap();
         let full = EmbeddingsDataset::open(plan.output()).unwrap();
-        let full = full.read_part(0).unwrap();
-        assert_eq!(full.ids.len(), nodes.len(), "{what}");
-        for (at, &node) in nodes.iter().enumerate() {
-            assert_eq!(full.ids.display(at), after.display(node), "{what}");
+        // A part for each type.
+        let parts = 0..full.num_parts();
+        let parts: Vec<_> = parts.map(|part| full.read_part(part).unwrap()).collect();
+        let places = parts
+            .iter()
+            .flat_map(|of| (0..of.ids.len()).map(move |at| (of, at)));
+        let places: Vec<_> = places.collect();
+        assert_eq!(places.len(), nodes.len(), "{what}");
+        for ((part, at), &node) in places.into_iter().zip(&nodes) {
+            assert_eq!(part.ids.display(at), after.display(node), "{what}");
             let bits = |of: &[f32]| of.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            let expected = &full.embedding[at * full.dim..][..full.dim];
+            let expected = &part.embedding[at * part.dim..][..part.dim];
             let id = after.display(node);
             let own = rows.row(layer, node);
             assert_eq!(
@@ -176,34 +251,38 @@ fn check_full(
 }
 
 fn num_hubs(after: &After) -> usize {
-    let nodes = after.nodes().into_iter();
-    nodes
-        .filter(|&node| after.in_degree(node) > HUB_EDGES as u64)
-        .count()
+    let relations = after.store().meta().graph.relations.iter().enumerate();
+    let of_relation = |(relation, of): (usize, &RelationMeta)| {
+        let nodes = after.nodes().into_iter();
+        let nodes = nodes.filter(|&node| after.type_of(node) == of.to);
+        let hubs = nodes.filter(|&node| after.in_degree(relation, node) > HUB_EDGES as u64);
+        hubs.count()
+    };
+    relations.map(of_relation).sum()
 }
 
 fn check(case: &Case, met: &mut Met) {
     let what = format!(
-        "{}, undirected {}, {:?}, {:?}, seed {}",
-        case.model, case.undirected, case.sampling, case.fanouts, case.seed
+        "{}, typed {}, undirected {}, {:?}, {:?}, seed {}",
+        case.model, case.typed, case.undirected, case.sampling, case.fanouts, case.seed
     );
-    let (shape, mut draw) = (Shape::untyped(case.undirected), Draw(case.seed));
+    let (shape, mut draw) = (case.shape(), Draw(case.seed));
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    case.save_model(dir);
+    case.save_model(&shape, dir);
     let mut now = case.draw(&shape, &mut draw);
     let graph = shape.write(&now, dir);
-    let keep = [case.fanouts[0].max(case.fanouts[1])];
+    let keep = vec![case.fanouts[0].max(case.fanouts[1]); shape.relations().len()];
     let settings = (case.sampling, &keep[..]);
     let store = build(&graph, &dir.join("store"), settings, 2);
-    let plan = plan(dir, "none", 2);
+    let plan = plan(&shape, dir, "none", 2);
     let limits = reach_plan(&plan, &store).unwrap();
     let out = OutEdges::open_or_write(&store, &limits.keep(), &dir.join("out")).unwrap();
     let mut overlay = Overlay::default();
     let stored = Arc::new(Numbers::of(&store, &graph, overlay.clone()).unwrap());
-    let mut after = After::new(&stored, overlay.clone()).unwrap();
+    let mut after = After::new(&stored, overlay.clone());
     let (mut rows, _) = changed_rows(&plan, &after, None).unwrap();
-    check_full((dir, &store), (&after, &rows), (0, &what));
+    check_full((&shape, dir, &store), (&after, &rows), (0, &what));
     let mut kept = Vec::new();
     for version in 1..=case.nights {
         let tables = case.draw_night((&shape, &now, version), &mut draw);
@@ -217,7 +296,7 @@ fn check(case: &Case, met: &mut Met) {
             reach(&Arc::new(numbers.clone()), nights, &out, &limits).unwrap();
         overlay = of_version;
         let hubs = num_hubs(&after);
-        after = After::new(&Arc::new(numbers), overlay.clone()).unwrap();
+        after = After::new(&Arc::new(numbers), overlay.clone());
         met.hubs_appeared += usize::from(num_hubs(&after) > hubs);
         met.hubs_vanished += usize::from(num_hubs(&after) < hubs);
         // Rows of the parent come from the disk: each version has written those that it changed.
@@ -239,7 +318,7 @@ fn check(case: &Case, met: &mut Met) {
         rows = new;
         let full = shape.write(&now, &own);
         let full = build(&full, &own.join("store"), settings, 2);
-        check_full((dir, &full), (&after, &rows), (version, &what));
+        check_full((&shape, dir, &full), (&after, &rows), (version, &what));
     }
 }
 
@@ -255,6 +334,22 @@ fn models() -> Vec<Value> {
     ]
 }
 
+/// Models of typed graphs.
+fn typed_models() -> Vec<Value> {
+    vec![
+        json!({ "layer": "sage" }),
+        json!({ "layer": "sage", "aggregator": "max", "hidden": [8], "residual": true,
+                "relation_aggregator": "max" }),
+        json!({ "layer": "gcn", "norm": "layer" }),
+        json!({ "layer": "gat", "heads": 2 }),
+        json!({ "layer": "gatv2", "heads": 2, "residual": true, "relation_aggregator": "mean" }),
+        json!({ "layer": "gin" }),
+        json!({ "layer": "rgcn", "num_bases": 2 }),
+        json!({ "layer": "simple_hgn", "heads": 2, "relation_dim": 3, "attention_residual": 0.3 }),
+        json!({ "layer": "hgt", "heads": 2 }),
+    ]
+}
+
 fn check_models(seed: u64, samplings: &[Sampling], fanouts: [usize; 2], hub: Hub) -> Met {
     check_chains(3, seed, samplings, (fanouts, hub))
 }
@@ -267,10 +362,13 @@ fn check_chains(
     (fanouts, hub): ([usize; 2], Hub),
 ) -> Met {
     let mut met = Met::default();
-    for (at, model) in (0..).zip(models()) {
+    let all = [(false, models()), (true, typed_models())].into_iter();
+    let all = all.flat_map(|(typed, of)| of.into_iter().map(move |model| (typed, model)));
+    for (at, (typed, model)) in (0..).zip(all) {
         for (nth, &sampling) in (0..).zip(samplings) {
             let case = Case {
                 model: model.clone(),
+                typed,
                 undirected: (at + nth) % 2 == 1,
                 sampling,
                 fanouts,
@@ -292,7 +390,7 @@ fn sampled_rows_have_the_bits_of_a_full_run() {
     assert!(met.computed < met.all && met.kept > 0, "{met:?}");
 }
 
-/// 210 nights in all.
+/// 480 nights in all.
 #[test]
 fn chains_of_thirty_versions_have_the_bits_of_full_runs() {
     let met = check_chains(30, 6000, &[Sampling::Uniform], ([3, 2], Hub::None));

@@ -94,7 +94,6 @@ impl JobSpec {
         }
         let problem = match () {
             () if self.infer.is_none() => "needs a table [infer], whose output has versions",
-            () if self.input.is_typed() => "is for graphs without node types so far; leave it out",
             () if self.input.pairs.is_some() => "cannot be used with [input.pairs] so far",
             () if self.input.graphs.is_some() => "cannot be used with [input.graphs] so far",
             () => "",

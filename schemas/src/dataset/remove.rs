@@ -8,8 +8,8 @@ use super::lease::is_lock_aside;
 use super::lock::OutputLock;
 use super::owner::is_ours;
 use super::{
-    ASIDE, DELETES, FOLDERS, LOCK, MANIFEST, MOVING, Manifest, OLD_MANIFEST, PLAN, PROGRESS,
-    PartEntry, REPLACED, SUCCESS, TABLES, load_manifest, part_name, read_json,
+    ASIDE, CHANGES, DELETES, FOLDERS, LOCK, MANIFEST, MOVING, Manifest, OLD_MANIFEST, PLAN,
+    PROGRESS, PartEntry, REPLACED, SUCCESS, TABLES, load_manifest, part_name, read_json,
 };
 use crate::error::{Result, error_chain};
 use crate::storage::{self, entries, remove_dir_all, remove_file};
@@ -42,11 +42,12 @@ pub(super) fn remove_output(dir: &Path) -> Result<()> {
         remove_file(&dir.join(path))?;
     }
     remove_parts(dir)?;
-    // A killed run may leave these unlisted.
-    for name in [REPLACED, DELETES] {
-        remove_file(&dir.join(name))?;
-    }
+    // A killed run may leave this one and tables of removed nodes unlisted.
+    remove_file(&dir.join(REPLACED))?;
     for below in table_folders(dir)? {
+        if below.starts_with(dir.join(CHANGES)) {
+            remove_file(&below.join(DELETES))?;
+        }
         // A directory of this name may also be another output, below this one.
         if below != dir.join(FOLDERS) {
             remove_parts(&below)?;

@@ -14,9 +14,9 @@ pub(crate) const VERSION: &str = "version";
 /// Table of the rows of earlier outputs that are no rows of the version: `file` and `row`.
 pub(crate) const REPLACED: &str = "_replaced.parquet";
 
-/// Table of the removed nodes. Its name follows those of parts, so that readers of the folder take
-/// the columns of a part.
-pub(crate) const DELETES: &str = "changes/part-deletes.parquet";
+/// Table of the removed nodes, beside the parts of a version. Its name follows theirs, so that readers
+/// of the folder take the columns of a part.
+pub(crate) const DELETES: &str = "part-deletes.parquet";
 
 /// Folder of the parts of a version.
 pub(crate) const CHANGES: &str = "changes";

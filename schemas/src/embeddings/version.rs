@@ -13,7 +13,7 @@ use half::f16;
 use super::{EmbeddingColumns, Precision, SCHEMA_KEY, invalid};
 use crate::as_given;
 use crate::config::{DELETE, OP, UPSERT};
-use crate::dataset::{DELETES, FileEntry, Output, PartEntry, REPLACED, VERSION};
+use crate::dataset::{CHANGES, DELETES, FileEntry, Output, PartEntry, REPLACED, VERSION};
 use crate::error::Result;
 use crate::ids::Ids;
 use crate::parquet_file::{TABLE_SCHEMA, TableReader};
@@ -25,7 +25,19 @@ const ROWS: usize = 1 << 16;
 /// Rows of earlier outputs that a version replaces or removes, by file: `../v1/part-00000.parquet`.
 pub type ReplacedRows = BTreeMap<String, Vec<u64>>;
 
-/// Writes the tables of a version besides its rows. The caller commits the part.
+/// The removed nodes of a type.
+#[derive(Clone, Debug)]
+pub struct DeletedNodes<'a> {
+    /// Name of the type; none if nodes have no types.
+    pub type_name: Option<&'a str>,
+    /// Their ids.
+    pub ids: Ids,
+    /// The columns of the rows, in which they have nulls.
+    pub columns: &'a EmbeddingColumns,
+}
+
+/// Writes the tables of a version besides its rows; `deleted` has an entry for each type that is
+/// written. The caller commits the part.
 ///
 /// # Errors
 ///
@@ -33,12 +45,12 @@ pub type ReplacedRows = BTreeMap<String, Vec<u64>>;
 pub fn write_version_part(
     output: &Output,
     replaced: &ReplacedRows,
-    (deletes, columns): (&Ids, &EmbeddingColumns),
+    deleted: &[DeletedNodes<'_>],
 ) -> Result<PartEntry> {
-    let files = vec![
-        write_replaced(output, replaced)?,
-        write_deletes(output, deletes, columns)?,
-    ];
+    let mut files = vec![write_replaced(output, replaced)?];
+    for of_type in deleted {
+        files.push(write_deletes(output, of_type)?);
+    }
     Ok(PartEntry {
         name: VERSION.to_owned(),
         files,
@@ -71,14 +83,15 @@ fn write_replaced(output: &Output, replaced: &ReplacedRows) -> Result<FileEntry>
     table.finish()
 }
 
-/// Writes the removed nodes, with the columns of the rows, in which they have nulls.
-fn write_deletes(output: &Output, deletes: &Ids, of: &EmbeddingColumns) -> Result<FileEntry> {
-    let num_rows = deletes.len();
+/// Writes the removed nodes of a type.
+fn write_deletes(output: &Output, deleted: &DeletedNodes<'_>) -> Result<FileEntry> {
+    let (ids, of) = (&deleted.ids, deleted.columns);
+    let num_rows = ids.len();
     let mut fields = vec![
-        Field::new("id", deletes.id_type().data_type(), false),
+        Field::new("id", ids.id_type().data_type(), false),
         Field::new(OP, DataType::Utf8, false),
     ];
-    let mut columns = vec![deletes.to_array(), ops(DELETE, num_rows)];
+    let mut columns = vec![ids.to_array(), ops(DELETE, num_rows)];
     for &(name, dim) in &of.vectors {
         let width = i32::try_from(dim).map_err(|e| invalid(e.to_string()))?;
         let item = Arc::new(Field::new("item", of.precision.data_type(), false));
@@ -94,7 +107,11 @@ fn write_deletes(output: &Output, deletes: &Ids, of: &EmbeddingColumns) -> Resul
         columns.push(new_null_array(field.data_type(), num_rows));
         fields.push(field.with_nullable(true));
     }
-    let mut table = create(output, DELETES, fields)?;
+    let path = match deleted.type_name {
+        None => format!("{CHANGES}/{DELETES}"),
+        Some(name) => format!("{CHANGES}/{name}/{DELETES}"),
+    };
+    let mut table = create(output, &path, fields)?;
     table.write(columns.into_iter().map(Column::from).collect())?;
     table.finish()
 }

@@ -1,4 +1,4 @@
-//! All rows of a version as one table, in the order of ids.
+//! All rows of a version as one table, type by type and in the order of ids.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use arrow::array::{AsArray, RecordBatch, UInt32Array};
 use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::{Float32Type, Schema, SchemaRef};
 
-use super::{EmbeddingsDataset, SCHEMA_KEY, broken, pages};
+use super::{EmbeddingsDataset, FOLDER, SCHEMA_KEY, broken, pages};
 use crate::config::OP;
 use crate::dataset::{FileEntry, Output, PartEntry, part_name};
 use crate::error::{Result, SchemaError};
@@ -169,18 +169,20 @@ fn no_column(name: &str) -> SchemaError {
 }
 
 impl EmbeddingsDataset {
-    /// Returns the files of each output, oldest first.
-    fn files_by_output(&self) -> Vec<Vec<RowsFile<'_>>> {
+    /// Returns the files of a type in each output, oldest first.
+    fn files_by_output(&self, type_name: &str) -> Vec<Vec<RowsFile<'_>>> {
         let version = self.manifest.version.iter();
         let kept = version.flat_map(|version| &version.kept);
         let mut sizes: Vec<usize> = kept.map(|of| of.parts.len()).collect();
         sizes.push(self.manifest.row_parts().count());
-        let mut parts = self.parts.iter();
+        let mut parts = self.parts.iter().enumerate();
         let files = sizes.into_iter().map(|size| {
             let (mut files, mut rows_before) = (Vec::new(), 0);
-            for part in parts.by_ref().take(size) {
+            for (at, part) in parts.by_ref().take(size) {
                 // A part has one file.
-                files.extend(part.entry.files.iter().map(|entry| RowsFile {
+                let is_of_type = self.type_of_part(at) == type_name;
+                let of_type = part.entry.files.iter().filter(|_| is_of_type);
+                files.extend(of_type.map(|entry| RowsFile {
                     path: part.dir.join(&entry.path),
                     entry,
                     rows_before,
@@ -193,22 +195,18 @@ impl EmbeddingsDataset {
         files.collect()
     }
 
-    /// Returns the columns of the rows.
-    fn schema(&self) -> Result<SchemaRef> {
-        let part = self
-            .parts
-            .iter()
-            .find_map(|part| Some((part, part.entry.files.first()?)));
-        let (part, entry) = part.ok_or_else(|| no_column("id"))?;
-        let path = part.dir.join(&entry.path);
-        let schema = TableReader::open(&path, entry, SCHEMA_KEY)?.schema();
+    /// Returns the columns of the rows that some files have.
+    fn schema(&self, files: &[Vec<RowsFile<'_>>]) -> Result<SchemaRef> {
+        let file = files.iter().flatten().next();
+        let file = file.ok_or_else(|| no_column("id"))?;
+        let schema = TableReader::open(&file.path, file.entry, SCHEMA_KEY)?.schema();
         let fields = schema.fields().iter().filter(|field| field.name() != OP);
         Ok(Arc::new(Schema::new(fields.cloned().collect::<Vec<_>>())))
     }
 
-    /// Writes all rows to another output, in the order of ids, and commits its parts. Nodes have no
-    /// types. Calls `visit` with the position of each row here, in the order of the new rows. Of each
-    /// output, one row group is in memory.
+    /// Writes all rows to another output, type by type and in the order of ids, and commits its parts.
+    /// Calls `visit` with the position of each row here, in the order of the new rows. Of each output,
+    /// one row group is in memory.
     ///
     /// # Errors
     ///
@@ -219,7 +217,23 @@ impl EmbeddingsDataset {
         sizes: PartSizes,
         mut visit: impl FnMut(&mut dyn Iterator<Item = RowPosition>),
     ) -> Result<()> {
-        let files = self.files_by_output();
+        let graph = self.manifest.graph.as_ref().expect("opening checked it");
+        let names = graph.types.iter().map(|of| &of.name[..]);
+        let mut index = 0;
+        for name in names.filter(|name| !self.parts_of(name).is_empty()) {
+            index = self.write_type((output, sizes), (name, index), &mut visit)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the rows of a type; its first part is `index`. Returns the number of the next part.
+    fn write_type(
+        &self,
+        (output, sizes): (&Output, PartSizes),
+        (type_name, index): (&str, usize),
+        visit: &mut dyn FnMut(&mut dyn Iterator<Item = RowPosition>),
+    ) -> Result<usize> {
+        let files = self.files_by_output(type_name);
         let cursors = files.iter().enumerate().map(|(at, of_output)| Cursor {
             output: at,
             files: of_output.iter(),
@@ -232,7 +246,9 @@ impl EmbeddingsDataset {
         let mut written = WholeWriter {
             output,
             sizes,
-            index: 0,
+            type_name,
+            first: index,
+            index,
             of_part: None,
             rows: 0,
             group_rows: 0,
@@ -264,7 +280,7 @@ impl EmbeddingsDataset {
                 }
             }
             let Some(least) = least else {
-                return written.finish(self.schema()?);
+                return written.finish(self.schema(&files)?);
             };
             let count = cursors[least].num_before(second.map(|at| &cursors[at]));
             if count == 0 {
@@ -288,6 +304,10 @@ impl EmbeddingsDataset {
 struct WholeWriter<'a> {
     output: &'a Output,
     sizes: PartSizes,
+    /// Empty if nodes have no types.
+    type_name: &'a str,
+    /// The first part of the type.
+    first: usize,
     index: usize,
     /// The part that is written; none if it was committed before.
     of_part: Option<TableWriter>,
@@ -358,11 +378,24 @@ impl WholeWriter<'_> {
     }
 
     fn create(&self, schema: &SchemaRef) -> Result<TableWriter> {
-        let file = format!("{}.parquet", part_name(self.index));
+        let name = self.part_name();
+        let file = match self.type_name {
+            "" => format!("{name}.parquet"),
+            _ => format!("{FOLDER}/{name}.parquet"),
+        };
         let schema = Schema::new(schema.fields().clone());
         let metadata = [(SCHEMA_KEY, TABLE_SCHEMA.to_owned())];
         let writer = TableWriter::create(self.output, &file, schema, Strings::Distinct, &metadata)?;
         Ok(writer.with_shrink(super::SHRINK))
+    }
+
+    /// Returns the name of the part that is written.
+    fn part_name(&self) -> String {
+        let in_type = part_name(self.index - self.first);
+        match self.type_name {
+            "" => in_type,
+            name => format!("{name}/{in_type}"),
+        }
     }
 
     fn finish_part(&mut self) -> Result<()> {
@@ -371,7 +404,7 @@ impl WholeWriter<'_> {
         let index = self.index;
         if let Some(writer) = self.of_part.take() {
             let entry = PartEntry {
-                name: part_name(index),
+                name: self.part_name(),
                 files: vec![writer.finish()?],
                 rows,
                 targets: None,
@@ -382,15 +415,15 @@ impl WholeWriter<'_> {
         Ok(())
     }
 
-    /// Writes the rows that are left. An output without rows has a part too, with the columns of
-    /// `schema`.
-    fn finish(mut self, schema: SchemaRef) -> Result<()> {
-        if self.rows == 0 && self.index == 0 {
+    /// Writes the rows that are left. A type without rows has a part too, with the columns of
+    /// `schema`. Returns the number of the next part.
+    fn finish(mut self, schema: SchemaRef) -> Result<usize> {
+        if self.rows == 0 && self.index == self.first {
             self.pending.push(RecordBatch::new_empty(schema));
         }
-        match self.pending.is_empty() {
-            true => Ok(()),
-            false => self.finish_part(),
+        if !self.pending.is_empty() {
+            self.finish_part()?;
         }
+        Ok(self.index)
     }
 }

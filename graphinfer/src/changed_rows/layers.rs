@@ -1,0 +1,250 @@
+//! A model whose rows can be kept from version to version, and what its layers read and give.
+
+use crate::InferError;
+use crate::config::{InferTargets, Method};
+use crate::embedding::reads_logits;
+use crate::infer::{Settings, check_model};
+use crate::layer::first_not_finite;
+use crate::model::{Record, Trained};
+use crate::plan::InferPlan;
+use crate::typed::{NeededTypes, TypedSettings, Wanted, WrittenColumns, check_typed_model};
+use gnn::typed::{RelationEnds, Schema, TypedKind};
+use gnn::{Dense, Head, LayerKind, RowFormat, typed::TypedHead};
+use graphdelta::{After, Degrees, ReachPlan};
+use schemas::{FeatureMeta, GraphMeta, NodeIdx};
+use store::Store;
+
+const SPARSE: &str = "features are sparse";
+
+/// A model whose rows can be kept from version to version, and what its layers read.
+pub(crate) struct Layers {
+    /// With the defaults of the model's task.
+    pub(crate) plan: InferPlan,
+    pub(crate) trained: Trained,
+    /// By layer, from layer 1, and relation: how many in-edges of a node are read.
+    pub(crate) limits: Vec<Vec<usize>>,
+    /// The types whose rows each layer computes.
+    pub(crate) needed: NeededTypes,
+    /// The types that are written, with their columns.
+    pub(crate) written: Vec<WrittenColumns>,
+    pub(crate) embedding_layer: usize,
+    /// The settings by which rows are computed.
+    pub(crate) plan_json: serde_json::Value,
+}
+
+/// The step from rows of the last layer to logits, for one thread.
+pub(crate) enum AnyHead<'a> {
+    Untyped(Head<'a>),
+    Typed(TypedHead<'a>),
+}
+
+impl AnyHead<'_> {
+    pub(crate) fn run(&self, rows: Dense) -> Result<Dense, InferError> {
+        Ok(match self {
+            Self::Untyped(head) => head.run(rows)?,
+            Self::Typed(head) => head.run(rows)?,
+        })
+    }
+}
+
+impl Layers {
+    /// Opens the model of a plan.
+    pub(crate) fn open(plan: &InferPlan, store: &Store) -> Result<Self, InferError> {
+        let graph = &store.meta().graph;
+        let features = graph.types.iter().map(|of| of.features);
+        let (trained, plan) = open_kept(plan, features)?;
+        if store.cluster().num_processes() > 1 {
+            return Err(InferError::FullRun("the job runs in several processes"));
+        }
+        match trained {
+            Trained::Untyped(trained) => {
+                let trained = check_model(&plan, *trained, store)?;
+                let settings = Settings::new(&plan, &trained, store)?;
+                let written = WrittenColumns::of_untyped(&plan, &trained.record, graph)?;
+                let wanted = Wanted {
+                    is_written: &[true],
+                    embedding_layer: settings.embedding_layer,
+                    logits_of: reads_logits(&written.columns).then_some(0),
+                };
+                let limits = settings.slices.iter().map(|slice| vec![slice.limit]);
+                let limits: Vec<Vec<usize>> = limits.collect();
+                Ok(Self {
+                    needed: NeededTypes::new(&schema(graph), &limits, &wanted),
+                    limits,
+                    written: vec![written],
+                    embedding_layer: settings.embedding_layer,
+                    plan_json: settings.plan_json,
+                    trained: Trained::Untyped(Box::new(trained)),
+                    plan,
+                })
+            }
+            Trained::Typed(trained) => {
+                let trained = check_typed_model(&plan, *trained, store)?;
+                let settings = TypedSettings::new(&plan, &trained, store)?;
+                Ok(Self {
+                    written: settings.columns(&plan, &trained, graph)?,
+                    embedding_layer: settings.embedding_layer(),
+                    plan_json: settings.plan_json,
+                    limits: settings.sampled.limits,
+                    needed: settings.sampled.needed,
+                    trained: Trained::Typed(Box::new(trained)),
+                    plan,
+                })
+            }
+        }
+    }
+
+    /// Returns the number of layers that are computed.
+    pub(crate) fn num_layers(&self) -> usize {
+        self.limits.len()
+    }
+
+    pub(crate) fn record(&self) -> &Record {
+        self.trained.record()
+    }
+
+    /// Returns the width of rows after a layer, from 1.
+    pub(crate) fn output_dim(&self, layer: usize) -> usize {
+        self.record().shape.output_dim(layer)
+    }
+
+    /// Returns the in-edges and degrees that the layers read.
+    pub(crate) fn reach_plan(&self, graph: &GraphMeta) -> ReachPlan {
+        let layers = (1..).zip(&self.limits).map(|(layer, limits)| {
+            let relations = graph.relations.iter().zip(limits);
+            let read = relations.map(|(of, &limit)| match self.needed.has(layer, of.to) {
+                true => limit,
+                false => 0,
+            });
+            read.collect()
+        });
+        ReachPlan {
+            hops: Vec::new(),
+            layers: layers.collect(),
+            degrees: self.degrees(),
+        }
+    }
+
+    fn kind(&self) -> TypedKind {
+        match &self.trained {
+            Trained::Untyped(trained) => TypedKind::Conv(trained.model.architecture().layer),
+            Trained::Typed(trained) => trained.model.architecture().layer,
+        }
+    }
+
+    /// Returns the in-degrees that the model reads besides those of changed in-edges.
+    pub(super) fn degrees(&self) -> Degrees {
+        match self.kind() {
+            TypedKind::Conv(LayerKind::Gcn) => Degrees::Sources,
+            // From the mean of a sample the in-degree cancels, without weights (gnn/src/coefficient.rs).
+            TypedKind::Conv(LayerKind::Sage | LayerKind::Gat | LayerKind::GatV2)
+            | TypedKind::Rgcn
+            | TypedKind::SimpleHgn
+            | TypedKind::Hgt => Degrees::None,
+            TypedKind::Conv(_) => Degrees::Own,
+        }
+    }
+
+    /// Tells whether a layer reads more than the rows of the layer before: Simple-HGN mixes in the
+    /// scores of earlier layers.
+    pub(super) fn reads_earlier_rows(&self) -> bool {
+        self.kind() == TypedKind::SimpleHgn
+    }
+
+    /// Returns the step to logits, for one thread.
+    pub(crate) fn head(&self) -> AnyHead<'_> {
+        match &self.trained {
+            Trained::Untyped(trained) => AnyHead::Untyped(trained.model.head()),
+            Trained::Typed(trained) => AnyHead::Typed(trained.model.head()),
+        }
+    }
+
+    /// Returns an error if the rows of some nodes after a layer hold a number that is not finite.
+    pub(crate) fn check_finite(
+        &self,
+        (layer, rows): (usize, &Dense),
+        (after, nodes): (&After, &[NodeIdx]),
+    ) -> Result<(), InferError> {
+        let Some(at) = first_not_finite(&rows.values) else {
+            return Ok(());
+        };
+        let node = nodes[at / rows.cols];
+        let (id, graph) = (after.display(node), &after.store().meta().graph);
+        let id = match graph.is_typed() {
+            false => id,
+            true => format!("{id} of type `{}`", graph.types[after.type_of(node)].name),
+        };
+        Err(InferError::NotFinite {
+            dir: self.record().dir.clone(),
+            layer,
+            id,
+        })
+    }
+}
+
+fn schema(graph: &GraphMeta) -> Schema {
+    let relations = graph.relations.iter().map(|of| RelationEnds {
+        name: of.name.clone(),
+        from: of.from,
+        to: of.to,
+    });
+    Schema {
+        types: graph.types.iter().map(|of| of.name.clone()).collect(),
+        relations: relations.collect(),
+    }
+}
+
+/// Opens the model of a plan for nodes with these features, by type, and refuses it if its rows
+/// cannot be kept. Returns it with the plan that has the defaults of the model's task.
+pub(crate) fn open_kept(
+    plan: &InferPlan,
+    features: impl IntoIterator<Item = FeatureMeta>,
+) -> Result<(Trained, InferPlan), InferError> {
+    refuse_plan(plan, features)?;
+    let opened = Trained::open(plan)?;
+    let plan = opened.record().completed(plan);
+    let (makes_sparse, has_rows, kind) = match &opened {
+        Trained::Untyped(trained) => {
+            let arch = trained.model.architecture();
+            let has_rows = arch.embedding_dim.is_some();
+            let kind = TypedKind::Conv(arch.layer);
+            (trained.transform.makes_sparse(), has_rows, kind)
+        }
+        Trained::Typed(trained) => {
+            let arch = trained.model.architecture();
+            let mut transforms = trained.transforms.iter();
+            let has_rows = arch.types.iter().any(|of| of.embedding_dim.is_some());
+            (transforms.any(|of| of.makes_sparse()), has_rows, arch.layer)
+        }
+    };
+    let mut edges = opened.edge_columns().into_iter();
+    let problem = match () {
+        () if makes_sparse => SPARSE,
+        () if edges.any(|of| of.weight) => "the model reads edge weights",
+        () if has_rows => "the model has learnable rows of nodes",
+        () if kind == TypedKind::Conv(LayerKind::LightGcn) => {
+            "lightgcn reads the rows of all layers"
+        }
+        () if opened.record().shape.has_readout => "the model gives embeddings of graphs",
+        () => return Ok((opened, plan)),
+    };
+    Err(InferError::FullRun(problem))
+}
+
+/// Refuses a plan whose rows cannot be kept, whatever the model; `features` are those of each type.
+pub(crate) fn refuse_plan(
+    plan: &InferPlan,
+    features: impl IntoIterator<Item = FeatureMeta>,
+) -> Result<(), InferError> {
+    let is_sparse = |of: FeatureMeta| matches!(of, FeatureMeta::Sparse { .. });
+    let problem = match () {
+        () if plan.method != Method::Layers => "`infer.method` is \"neighborhoods\"",
+        () if plan.targets != InferTargets::All => "`infer.targets` is a list",
+        () if plan.compare_sampling => "`infer.compare_sampling` is true",
+        () if !plan.columns.is_empty() => "`infer.columns` copies columns of the node table",
+        () if plan.rows != RowFormat::F32 => "`infer.rows` keeps rows in 16 bits",
+        () if features.into_iter().any(is_sparse) => SPARSE,
+        () => return Ok(()),
+    };
+    Err(InferError::FullRun(problem))
+}
