@@ -97,8 +97,10 @@ pub(crate) fn place_pairs(
     pairs.sort_unstable_by_key(|pair| (pair.split, pair.hash, pair.src, pair.dst));
     let mut own_counts = SplitCounts::default();
     pairs.iter().for_each(|pair| own_counts.add(pair.split));
-    let all = peer.gather_all::<_, StoreError>(Ok(own_counts))?;
-    let sum = |of: fn(&SplitCounts) -> u64| all.iter().map(of).sum();
+    let mut train = pairs.iter().filter(|pair| pair.split == Split::Train);
+    let own = (own_counts, train.any(|pair| pair.weight > 0.0));
+    let all = peer.gather_all::<_, StoreError>(Ok(own))?;
+    let sum = |of: fn(&SplitCounts) -> u64| all.iter().map(|(counts, _)| of(counts)).sum();
     let counts = SplitCounts {
         train: sum(|counts| counts.train),
         val: sum(|counts| counts.val),
@@ -106,9 +108,7 @@ pub(crate) fn place_pairs(
         none: 0,
     };
     plan.check_counts(&counts)?;
-    let mut train = pairs.iter().filter(|pair| pair.split == Split::Train);
-    let weighs = peer.gather_all::<_, StoreError>(Ok(train.any(|pair| pair.weight > 0.0)))?;
-    if plan.keeps(Split::Train) && !weighs.into_iter().any(|of_worker| of_worker) {
+    if plan.keeps(Split::Train) && !all.iter().any(|(_, has_weight)| *has_weight) {
         return Err(plan.no_weight().into());
     }
     let leaving = gather_leaving(peer, plan, &pairs, shared)?;
