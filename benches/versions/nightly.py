@@ -9,6 +9,7 @@ of a job without [incremental].
 
     python nightly.py --program graphflat --dir DIR [--nodes N] [--edges M] [--turns T]
     python nightly.py --program graphflat --dir DIR --tables nodes.parquet edges.parquet
+    python nightly.py --program graphflat --dir DIR --models gcn sage-all
 
 With --tables, the graph of these tables changes. Its first column of nodes is the id, the first two
 of edges are the ends. Nodes have the column `features`, or 64 random numbers.
@@ -34,7 +35,13 @@ CASES = {
     "1 %, to 1 % of the nodes": (0.01, 0.01),
     "1 % of the edges": (0.01, 1.0),
 }
-MODELS = {"sage": "", "gat": "heads = 8\n"}
+# Keys of [train], and the fan-outs of both hops.
+MODELS = {
+    "sage": ('model = "sage"\n', "10"),
+    "gat": ('model = "gat"\nheads = 8\n', "10"),
+    "gcn": ('model = "gcn"\n', "10"),
+    "sage-all": ('model = "sage"\n', '"all"'),
+}
 INPUT = """name = "nightly"
 seed = 1
 work_dir = "{work}"
@@ -108,8 +115,8 @@ def draw_changes(args, edges, case, seed):
     return folder
 
 
-def rows(output):
-    """Returns ids and embeddings of an output, a version or not, sorted by id."""
+def rows(output, node_type=""):
+    """Returns ids and embeddings of an output or of a type there, a version or not, sorted by id."""
     manifest = json.loads((output / "_manifest.json").read_text())
     replaced, kept = {}, []
     version = manifest.get("version")
@@ -120,7 +127,8 @@ def rows(output):
         kept = [(of["path"], part) for of in version["kept"] for part in of["parts"]]
     own = [(".", part) for part in manifest["parts"] if part["name"] != "version"]
     ids, values = [], []
-    for path, part in kept + own:
+    of_type = f"{node_type}/" if node_type else ""
+    for path, part in (of for of in kept + own if of[1]["name"].startswith(of_type)):
         for entry in part["files"]:
             table = parquet.read_table(output / path / entry["path"])
             if len(table) == 0:
@@ -167,6 +175,7 @@ def main():
     parser.add_argument("--edges", type=int, default=1 << 24)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--tables", type=Path, nargs=2)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=["sage", "gat"])
     args = parser.parse_args()
     args.program = str(Path(shutil.which(args.program)).resolve())
     if args.tables:
@@ -180,9 +189,10 @@ def main():
     folders = {case: draw_changes(args, edges, case, at) for at, case in enumerate(CASES, 1)}
     print("| model | changes | rows | bytes | changes | snapshot | full run | ratios | memory |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for model, keys in MODELS.items():
-        train = f"[flatten]\noutput = \"features-{model}\"\nhops = 2\nfanouts = [10, 10]\n"
-        train += f"targets = \"train\"\n\n[train]\noutput = \"model-{model}\"\nmodel = \"{model}\"\n"
+    for model in args.models:
+        keys, most = MODELS[model]
+        train = f"[flatten]\noutput = \"features-{model}\"\nhops = 2\nfanouts = [{most}, {most}]\n"
+        train += f"targets = \"train\"\n\n[train]\noutput = \"model-{model}\"\n"
         train += f"hidden = [64]\nepochs = 1\n{keys}\n"
         run(args, "train", INPUT.format(work="work", edges="edges.parquet") + train)
         infer = f"[infer]\nmodel = \"model-{model}\"\noutput = \"OUT\"\n\n"
@@ -221,7 +231,8 @@ def main():
             num_nodes = parquet.read_metadata(args.dir / "nodes.parquet").num_rows
             share = manifest["version"]["upserts"] / num_nodes
             bytes_share = size(args.dir / "changes") / size(args.dir / "full")
-            cells = [model, case, f"{share:.1%}", f"{bytes_share:.1%}"]
+            mode = " (full)" if manifest["report"]["mode"] == "full" else ""
+            cells = [model, case, f"{share:.1%}{mode}", f"{bytes_share:.1%}"]
             cells += [f"{of:.2f} s" for of in medians.values()]
             cells.append(", ".join(f"{medians[name] / medians['full']:.2f}" for name in tables))
             cells.append(", ".join(f"{max(of):.2f}" for of in peaks.values()) + " GB")

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""A night's versions of a graph with node types against a full run, in turns.
+
+A graph of `graphflat generate --types` changes: of each relation, half of the changed edges go, and
+as many new ones lead to the destinations of other edges. A turn runs a version of the changes, one
+of the whole changed tables and a full run (store and inference), each as a whole process. All rows
+of all types are compared bit for bit in the first turn.
+
+    python typed.py --program graphflat --dir DIR [--nodes N] [--edges M] [--turns T]
+"""
+import argparse
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+from nightly import rows, run
+
+SHARES = {"nothing": 0.0, "0.1 % of the edges": 0.001, "1 % of the edges": 0.01}
+MODELS = {
+    "sage": 'model = "sage"\n',
+    "rgcn": 'model = "rgcn"\n',
+    "hgt": 'model = "hgt"\nheads = 8\n',
+    "simple_hgn": 'model = "simple_hgn"\nheads = 8\n',
+}
+
+
+def draw_changes(folder, relation, share, seed):
+    """Writes the changes of a relation and its changed table of edges."""
+    edges = parquet.read_table(folder.parent / f"edges-{relation}.parquet")
+    src, dst = (edges[name].to_numpy() for name in ("src", "dst"))
+    rng = np.random.default_rng(seed)
+    count = int(len(src) * share)
+    picked = rng.choice(len(src), count, replace=False)
+    keys = (src << 32) | dst
+    removed = np.unique(keys[picked[: count // 2]])
+    added = (rng.choice(src, count - count // 2) << 32) | dst[picked[count // 2 :]]
+    added = np.setdiff1d(np.unique(added), keys)
+    left = ~np.isin(keys, removed)
+
+    def table(ends, **columns):
+        return pa.table({"src": ends >> 32, "dst": ends & 0xFFFFFFFF, **columns})
+
+    op = ["delete"] * len(removed) + ["upsert"] * len(added)
+    changes = table(np.concatenate([removed, added]), op=pa.array(op, pa.string()))
+    parquet.write_table(changes, folder / f"changes-{relation}.parquet")
+    whole = table(np.concatenate([keys[left], added]))
+    parquet.write_table(whole, folder / f"edges-{relation}.parquet")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--program", default="graphflat")
+    parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--nodes", type=int, default=1 << 20)
+    parser.add_argument("--edges", type=int, default=1 << 24)
+    parser.add_argument("--turns", type=int, default=3)
+    args = parser.parse_args()
+    args.program = str(Path(shutil.which(args.program)).resolve())
+    if not (args.dir / "job.toml").exists():
+        generate = [args.program, "generate", args.dir, "--seed", "1", "--features", "64"]
+        counts = ["--nodes", args.nodes, "--edges", args.edges, "--types", 3, "--relations", 4]
+        subprocess.run([str(of) for of in generate + counts], check=True)
+    text = (args.dir / "job.toml").read_text()
+    tables = tomllib.loads(text)["input"]
+    # The jobs lie beside the tables.
+    start = re.sub(r'path = ".*/', 'path = "', text.split("[flatten]")[0])
+    start = re.sub(r"work_dir = .*", 'work_dir = "work"', start)
+    folders = {}
+    for seed, (case, share) in enumerate(SHARES.items()):
+        folders[case] = args.dir / f"changes-{seed}"
+        folders[case].mkdir(exist_ok=True)
+        for relation in tables["edges"]:
+            draw_changes(folders[case], relation, share, seed)
+    print("| model | changes | rows | changes | snapshot | full run | ratios | memory |")
+    print("|---|---|---|---|---|---|---|---|")
+    for model, keys in MODELS.items():
+        job = f'[flatten]\noutput = "features"\nhops = 2\nfanouts = [10, 10]\ntargets = "train"\n\n'
+        job += f'[train]\noutput = "model-{model}"\n{keys}hidden = [64]\nepochs = 1\n\n'
+        run(args, "train", start + job)
+        infer = f'[infer]\nmodel = "model-{model}"\noutput = "OUT"\ntypes = "all"\n\n'
+        shutil.rmtree(args.dir / f"first-{model}", ignore_errors=True)
+        first = infer.replace("OUT", f"first-{model}")
+        run(args, "first", f"{start}{first}[incremental]\n")
+        for case, folder in folders.items():
+            keys_of = lambda kind: "".join(
+                f'edges.{name} = "{folder.name}/{kind}-{name}.parquet"\n' for name in tables["edges"]
+            )
+            nodes = "".join(f'nodes.{name} = "nodes-{name}.parquet"\n' for name in tables["nodes"])
+            lists = {
+                "changes": f"[input.changes]\n{keys_of('changes')}\n",
+                "snapshot": f"[input.snapshot]\n{nodes}{keys_of('edges')}\n",
+            }
+            jobs = {
+                name: f"{start}{of}{infer.replace('OUT', name)}"
+                f'[incremental]\nparent = "first-{model}"\n'
+                for name, of in lists.items()
+            }
+            of_day = start.replace('"edges-', f'"{folder.name}/edges-')
+            of_day = of_day.replace('work_dir = "work"', 'work_dir = "work-full"')
+            jobs["full"] = of_day + infer.replace("OUT", "full")
+            seconds, peaks = ({name: [] for name in jobs} for _ in range(2))
+            for turn in range(args.turns):
+                for name, of_job in jobs.items():
+                    for left in [name, "work-full" if name == "full" else name]:
+                        shutil.rmtree(args.dir / left, ignore_errors=True)
+                    of_run = run(args, name, of_job)
+                    seconds[name].append(of_run[0])
+                    peaks[name].append(of_run[1])
+                for name, node_type in ((a, b) for a in lists for b in tables["nodes"] if not turn):
+                    found, expected = (rows(args.dir / of, node_type) for of in (name, "full"))
+                    same = map(np.array_equal, found, expected)
+                    assert all(same), f"{model}, {case}, {name}, {node_type}: the rows differ"
+            medians = {name: statistics.median(of) for name, of in seconds.items()}
+            manifest = json.loads((args.dir / "changes/_manifest.json").read_text())
+            written = manifest["version"]["upserts"]
+            share = written / sum(
+                parquet.read_metadata(args.dir / f"nodes-{name}.parquet").num_rows
+                for name in tables["nodes"]
+            )
+            mode = " (full)" if manifest["report"]["mode"] == "full" else ""
+            cells = [model, case, f"{share:.1%}{mode}"]
+            cells += [f"{of:.2f} s" for of in medians.values()]
+            cells.append(", ".join(f"{medians[name] / medians['full']:.2f}" for name in lists))
+            cells.append(", ".join(f"{max(of):.2f}" for of in peaks.values()) + " GB")
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
