@@ -31,6 +31,8 @@ pub(crate) struct World {
     undirected: bool,
     /// Whether features also have categories, days and nulls.
     odd: bool,
+    /// Whether edges have weights.
+    weighted: bool,
     nights: usize,
     draws: u64,
 }
@@ -42,6 +44,7 @@ pub(crate) struct Night {
     /// How many edges lead from one node to another afterwards; 0 deletes those that do.
     edges: BTreeMap<(i64, i64), usize>,
     odd: bool,
+    weighted: bool,
 }
 
 impl World {
@@ -52,6 +55,7 @@ impl World {
             gone: None,
             undirected: false,
             odd: false,
+            weighted: false,
             nights: 0,
             draws: 0,
         };
@@ -90,6 +94,7 @@ impl World {
     pub(crate) fn night(&mut self) -> Night {
         let mut night = Night {
             odd: self.odd,
+            weighted: self.weighted,
             ..Night::default()
         };
         for _ in 0..2 {
@@ -171,13 +176,14 @@ impl World {
         ];
         columns.extend(feature_columns(&features, self.odd));
         bench.write_table(&format!("{dir}/nodes.parquet"), columns);
-        bench.write_table(
-            &format!("{dir}/edges.parquet"),
-            vec![
-                ("src", ids(self.edges.iter().map(|ends| ends.0))),
-                ("dst", ids(self.edges.iter().map(|ends| ends.1))),
-            ],
-        );
+        let mut edges = vec![
+            ("src", ids(self.edges.iter().map(|ends| ends.0))),
+            ("dst", ids(self.edges.iter().map(|ends| ends.1))),
+        ];
+        if self.weighted {
+            edges.push(("w", weights(self.edges.iter().copied())));
+        }
+        bench.write_table(&format!("{dir}/edges.parquet"), edges);
     }
 }
 
@@ -198,14 +204,15 @@ impl Night {
             .flat_map(|(ends, count)| std::iter::repeat_n((*ends, *count > 0), (*count).max(1)));
         let rows: Vec<((i64, i64), bool)> = rows.collect();
         let of_edges = rows.iter().map(|(_, is_upsert)| op(*is_upsert));
-        bench.write_table(
-            &format!("{dir}/edges.parquet"),
-            vec![
-                ("src", ids(rows.iter().map(|(ends, _)| ends.0))),
-                ("dst", ids(rows.iter().map(|(ends, _)| ends.1))),
-                ("op", Arc::new(StringArray::from_iter_values(of_edges))),
-            ],
-        );
+        let mut edges: Vec<(&str, ArrayRef)> = vec![
+            ("src", ids(rows.iter().map(|(ends, _)| ends.0))),
+            ("dst", ids(rows.iter().map(|(ends, _)| ends.1))),
+            ("op", Arc::new(StringArray::from_iter_values(of_edges))),
+        ];
+        if self.weighted {
+            edges.push(("w", weights(rows.iter().map(|(ends, _)| *ends))));
+        }
+        bench.write_table(&format!("{dir}/edges.parquet"), edges);
     }
 }
 
@@ -231,6 +238,11 @@ fn feature_columns(features: &[[f32; 2]], odd: bool) -> Vec<(&'static str, Array
 
 fn ids(of: impl Iterator<Item = i64>) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(of))
+}
+
+/// Weights of edges, which follow from their ends.
+fn weights(of: impl Iterator<Item = (i64, i64)>) -> ArrayRef {
+    floats(of.map(|(src, dst)| ((src + 3 * dst) % 7) as f32 / 3.0))
 }
 
 fn floats(of: impl Iterator<Item = f32>) -> ArrayRef {
@@ -331,6 +343,7 @@ fn check_chain(model: &str, infer: &str, [edges_from, edges_to]: [&str; 2]) {
     let adapt = |job: Job| job.with(edges_from, edges_to);
     world.undirected = edges_to.contains("undirected");
     world.odd = edges_to.contains("kind");
+    world.weighted = edges_to.contains("weight");
     world.write(&bench, "start");
     bench.run(&adapt(first(model, infer)), &[]).ok();
     let before = rows(&bench, "out/v0");
@@ -378,6 +391,7 @@ fn check_chain(model: &str, infer: &str, [edges_from, edges_to]: [&str; 2]) {
 }
 
 const DIRECTED: [&str; 2] = ["dst = \"dst\"\n", "dst = \"dst\"\n"];
+const WEIGHTED: [&str; 2] = ["dst = \"dst\"\n", "dst = \"dst\"\nweight = \"w\"\n"];
 const UNDIRECTED: [&str; 2] = ["dst = \"dst\"\n", "dst = \"dst\"\nundirected = true\n"];
 
 #[test]
@@ -393,6 +407,22 @@ fn versions_of_gat_are_full_runs() {
 #[test]
 fn versions_of_gcn_are_full_runs() {
     check_chain("gcn", "rows_per_part = 70\n", UNDIRECTED);
+}
+
+#[test]
+fn versions_of_sage_with_weights_are_full_runs() {
+    check_chain("sage", "", WEIGHTED);
+}
+
+#[test]
+fn versions_of_gcn_with_weights_are_full_runs() {
+    check_chain("gcn", "", WEIGHTED);
+}
+
+#[test]
+fn versions_of_learnable_rows_are_full_runs() {
+    let learnable = ["split = \"split\"\n", "split = \"split\"\nembedding = 4\n"];
+    check_chain("gatv2", "", learnable);
 }
 
 #[test]
@@ -665,6 +695,7 @@ fn changes_that_do_not_fit_are_refused() {
         |nodes: &[(i64, Option<[f32; 2]>)], edges: &[((i64, i64), usize)], expected: &str| {
             let night = Night {
                 odd: false,
+                weighted: false,
                 nodes: nodes.iter().copied().collect(),
                 edges: edges.iter().copied().collect(),
             };
@@ -1052,16 +1083,6 @@ fn models_whose_rows_cannot_be_kept_are_refused_before_training() {
         "model = \"lightgcn\"",
         "job.toml:25: `train.model`: is \"lightgcn\", which reads the rows of all layers; \
          [incremental] cannot keep them",
-    );
-    check(
-        "dst = \"dst\"\n",
-        "dst = \"dst\"\nweight = \"src\"\n",
-        "`train.edge_weight`: must be false in a job with [incremental], because edges have weights",
-    );
-    check(
-        "split = \"split\"\n",
-        "split = \"split\"\nembedding = 4\n",
-        "`input.nodes.embedding`: gives nodes learnable rows, which [incremental] cannot keep",
     );
     let keeps = |problem: &str| {
         format!("job job.toml: [incremental] cannot be used here: {problem}; leave it out")

@@ -150,6 +150,7 @@ fn run_versions(
         hops: vec![vec![FANOUT]; 2],
         layers: vec![vec![FANOUT]; 2],
         degrees: Degrees::None,
+        weights: false,
     };
     let mut parent: Option<PathBuf> = None;
     for version in 0..VERSIONS {

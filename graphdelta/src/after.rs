@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use schemas::{Features, Ids, NodeIdx};
-use store::{InEdges, Store};
+use store::{InEdges, Store, exact_sum};
 
 use crate::Overlay;
-use crate::in_edges::KeptEdges;
+use crate::in_edges::{Draws, KeptEdges};
 use crate::numbers::Numbers;
 
 /// Nodes and in-edges of a version. Nodes keep their numbers from version to version.
@@ -126,6 +126,40 @@ impl After {
         let (owner, local) = self.store().placement().owner_and_local(node);
         let partition = self.store().partition(owner);
         partition.in_edges(relation, 0, local, limit)
+    }
+
+    /// Returns the sum of the weights of a node's in-edges of a relation, and that of its self-loops.
+    /// It reads all in-edges of nodes whose in-edges were ever edited.
+    pub fn weights(&self, relation: usize, node: NodeIdx) -> [f32; 2] {
+        if let Some(edits) = self.overlay.edits.get(&(relation, node)) {
+            let (mut all, mut loops) = (Vec::new(), Vec::new());
+            let draws = Draws::new(&self.numbers, relation, 0);
+            draws.visit_edited(node, Some(edits), |src, weight, _| {
+                all.push(weight);
+                loops.extend((src == node).then_some(weight));
+            });
+            return [exact_sum(&all), exact_sum(&loops)];
+        }
+        if !self.numbers.is_stored(node) {
+            return [0.0; 2];
+        }
+        let (owner, local) = self.store().placement().owner_and_local(node);
+        let partition = self.store().partition(owner);
+        let of_node = [
+            partition.in_weight(relation, local),
+            partition.self_weight(relation, local),
+        ];
+        of_node.map(Option::unwrap_or_default)
+    }
+
+    /// Lists the relations and nodes whose in-edges were ever edited.
+    pub fn edited(&self) -> impl Iterator<Item = (usize, NodeIdx)> {
+        self.overlay.edits.keys().copied()
+    }
+
+    /// Returns ids that hold that of a node, and its row there.
+    pub fn id(&self, node: NodeIdx) -> (&Ids, usize) {
+        self.numbers.id(node)
     }
 
     /// Appends the features of a node.

@@ -156,8 +156,18 @@ impl<'a> Draws<'a> {
 
     /// Calls `visit` with source, weight and features of all in-edges of a node in the parent;
     /// parallel edges come one after the other, in their order.
-    pub(crate) fn visit_all(&self, dst: NodeIdx, mut visit: impl FnMut(NodeIdx, f32, &[f32])) {
+    pub(crate) fn visit_all(&self, dst: NodeIdx, visit: impl FnMut(NodeIdx, f32, &[f32])) {
         let edits = self.numbers.parent().edits.get(&(self.relation, dst));
+        self.visit_edited(dst, edits.map(|of| &**of), visit);
+    }
+
+    /// As [`Self::visit_all`], after some edits of the store's in-edges.
+    pub(crate) fn visit_edited(
+        &self,
+        dst: NodeIdx,
+        edits: Option<&Edits>,
+        mut visit: impl FnMut(NodeIdx, f32, &[f32]),
+    ) {
         if let Some(all) = self.stored(dst) {
             let dim = all.feature.map_or(0, |of| of.len() / all.src.len().max(1));
             let feature = all.feature.unwrap_or_default();

@@ -33,10 +33,12 @@ pub struct ReachPlan {
     pub layers: Vec<Vec<usize>>,
     /// In-degrees that the layers read.
     pub degrees: Degrees,
+    /// Whether the layers read the sums of the weights of in-edges where they read in-degrees.
+    pub weights: bool,
 }
 
 /// In-edges of a node that differ from the parent's in their first ones, their number, or the
-/// number of self-loops.
+/// number of self-loops; or that were edited, where the sums of their weights are read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangedInEdges {
     /// Position of the relation.
@@ -81,6 +83,8 @@ struct Edited<'a> {
     edits: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
     kept: BTreeMap<(usize, NodeIdx), Stages>,
     inputs: BTreeMap<NodeIdx, isize>,
+    /// The sums of weights are read.
+    weights: bool,
 }
 
 /// The first in-edges of a node: in the store, in the parent, and after the nights so far.
@@ -88,6 +92,8 @@ struct Stages {
     stored: Arc<KeptEdges>,
     parent: Arc<KeptEdges>,
     now: Arc<KeptEdges>,
+    /// Whether the sum of their weights may differ from the parent's, and is read.
+    has_weights: bool,
 }
 
 /// What the changes make of one worker's nodes.
@@ -193,6 +199,7 @@ fn reach_own(
         edits: BTreeMap::new(),
         kept: BTreeMap::new(),
         inputs: BTreeMap::new(),
+        weights: plan.weights,
     };
     let of_parent = edited.of_parent(peer.index());
     let mut out_degrees = BTreeMap::new();
@@ -218,7 +225,7 @@ fn reach_own(
         };
         let ((first, is_changed), (_, differs)) =
             (differs(&stages.parent), differs(&stages.stored));
-        if is_changed {
+        if is_changed || stages.has_weights {
             let kept = Arc::clone(&stages.now);
             let changed = ChangedInEdges {
                 relation,
@@ -344,6 +351,7 @@ impl Edited<'_> {
                 parent: Arc::clone(parent),
                 now: Arc::clone(parent),
                 stored,
+                has_weights: false,
             }
         });
         for &(&(_, _, src), change) in changes {
@@ -359,17 +367,19 @@ impl Edited<'_> {
             *updates.out_degrees.entry(src).or_insert(0) += more;
         }
         let after = Arc::new(draws.edited(dst, &stages.stored, edits));
-        let seeds = |kept: &KeptEdges| {
+        let seeds = |kept: &KeptEdges, has_weights: bool| {
             let first = stages.parent.first_difference(kept);
             let sample = first.map(|first| Seed::Sample { relation, first });
             let has_degree = kept.has_degree_of(&stages.parent);
-            let degree = (!has_degree).then_some(Seed::Degree);
+            let degree = (has_weights || !has_degree).then_some(Seed::Degree);
             let seeds = sample.into_iter().chain(degree);
             seeds.map(|seed| (dst.raw(), seed))
         };
-        let removed = seeds(&stages.now).map(|seed| (seed, -1));
+        let removed = seeds(&stages.now, stages.has_weights).map(|seed| (seed, -1));
         updates.seeds.extend(removed);
-        updates.seeds.extend(seeds(&after).map(|seed| (seed, 1)));
+        stages.has_weights = self.weights;
+        let added = seeds(&after, stages.has_weights).map(|seed| (seed, 1));
+        updates.seeds.extend(added);
         updates.change_out_edges((relation, dst), (&stages.now, &after));
         stages.now = after;
         Ok(())

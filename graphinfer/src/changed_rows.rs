@@ -24,6 +24,7 @@ use graphdelta::{After, Degrees, Reach, ReachPlan};
 use graphtrainer::convert;
 use hashbrown::HashMap;
 use schemas::NodeIdx;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use store::{InEdges, Placement, Store};
@@ -43,6 +44,9 @@ struct Version<'a> {
     places: Vec<u32>,
     /// Cuts the nodes into segments, as the store of a full run does.
     placement: Placement,
+    /// Sums of the weights of in-edges and self-loops that differ from those of the store, by relation
+    /// and node, where the model reads them.
+    weights: BTreeMap<(usize, NodeIdx), [f32; 2]>,
 }
 
 /// A layer of a model, as one thread runs it on listed nodes.
@@ -170,12 +174,16 @@ impl<'a> Version<'a> {
             places[node.index()] = narrow(place);
             num_nodes[after.type_of(node)] += 1;
         }
+        let edited = after.edited();
+        let read = edited.filter(|&(relation, _)| model.edges[relation].weight);
+        let weights = read.map(|key| (key, after.weights(key.0, key.1)));
         Self {
             after,
             model,
             placement: Placement::new(&num_nodes, 1),
             nodes,
             places,
+            weights: weights.collect(),
         }
     }
 
@@ -279,18 +287,25 @@ impl<'a> Version<'a> {
     /// they are aggregated in segments. Their sources get places in `local`.
     fn range_data(
         &self,
-        (relation, layer, edge_dim): (usize, usize, Option<usize>),
+        (relation, layer): (usize, usize),
         nodes: &[NodeIdx],
         local: &mut Local,
     ) -> RangeData {
-        let limit = self.model.limits[layer - 1][relation];
-        let (mut in_offset, mut in_src, mut feature) = (vec![0], Vec::new(), Vec::new());
+        let (limit, read) = (
+            self.model.limits[layer - 1][relation],
+            self.model.edges[relation],
+        );
+        let (mut in_offset, mut in_src) = (vec![0], Vec::new());
+        let (mut weight, mut feature) = (Vec::new(), Vec::new());
         for &node in nodes {
             let is_hub = self.is_hub_of(relation, node, limit);
             let limit = if is_hub { 0 } else { limit };
             let edges = self.after.in_edges(relation, node, limit);
             in_src.extend(edges.src.iter().map(|&src| local.add(src)));
-            if edge_dim.is_some() {
+            if read.weight {
+                weight.extend_from_slice(edges.weight.unwrap_or_default());
+            }
+            if read.dim.is_some() {
                 feature.extend_from_slice(edges.feature.unwrap_or_default());
             }
             in_offset.push(narrow(in_src.len()));
@@ -298,8 +313,8 @@ impl<'a> Version<'a> {
         RangeData {
             first: 0,
             in_offset,
-            edge_weight: None,
-            edge_feature: edge_dim.map(|cols| Dense {
+            edge_weight: read.weight.then_some(weight),
+            edge_feature: read.dim.map(|cols| Dense {
                 rows: in_src.len(),
                 cols,
                 values: feature,
@@ -326,7 +341,8 @@ impl<'a> Version<'a> {
         let mut in_degree: Vec<u32> = in_degree.collect();
         in_degree.resize(nodes.len(), 0);
         let ends = &self.after.store().meta().graph.relations[relation];
-        let self_loops = (ends.from == ends.to).then(|| {
+        let has_loops = ends.from == ends.to;
+        let self_loops = has_loops.then(|| {
             let loops = |&node: &NodeIdx| {
                 let loops = self.after.self_loops(relation, node);
                 u32::try_from(loops).expect("at most the in-degree")
@@ -335,7 +351,26 @@ impl<'a> Version<'a> {
             self_loops.resize(nodes.len(), 0);
             self_loops
         });
-        Ok(NodeColumns::new(in_degree, None, self_loops, None)?)
+        let (mut in_weight, mut self_weight) = (None, None);
+        if self.model.edges[relation].weight {
+            let weights = read().map(|&node| self.weights(relation, node));
+            let (mut all, mut loops): (Vec<f32>, Vec<f32>) = weights.map(Into::into).unzip();
+            all.resize(nodes.len(), 0.0);
+            loops.resize(nodes.len(), 0.0);
+            (in_weight, self_weight) = (Some(all), has_loops.then_some(loops));
+        }
+        Ok(NodeColumns::new(
+            in_degree,
+            in_weight,
+            self_loops,
+            self_weight,
+        )?)
+    }
+
+    /// Returns the sums of the weights of a node's in-edges of a relation, and of its self-loops.
+    fn weights(&self, relation: usize, node: NodeIdx) -> [f32; 2] {
+        let edited = self.weights.get(&(relation, node));
+        edited.map_or_else(|| self.after.weights(relation, node), |&weights| weights)
     }
 
     /// Aggregates all in-edges of a relation of a node in the segments of a full run. `src` has the
@@ -343,16 +378,16 @@ impl<'a> Version<'a> {
     /// places.
     fn merged(
         &self,
-        (hub, edges, edge_dim): ((usize, NodeIdx), InEdges<'_>, Option<usize>),
+        (relation, node, edges): (usize, NodeIdx, InEdges<'_>),
         aggregation: &dyn PartialAggregation,
         (src, local): (SrcRows<'_>, &Local),
         query: &[f32],
     ) -> Vec<f32> {
-        let (relation, node) = hub;
         let count = num_segments(self.in_degree(relation, node));
+        let read = self.model.edges[relation];
         let read = ReadColumns {
-            edge_dim,
-            edge_weight: false,
+            edge_dim: read.dim,
+            edge_weight: read.weight,
         };
         let segmented = Segmented::of(edges, count, read, |source| {
             let place = NodeIdx::from_raw(self.places[source.index()]);

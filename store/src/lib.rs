@@ -116,3 +116,4 @@ pub use plan::{HUB_THRESHOLD, StorePlan};
 #[cfg(unix)]
 pub use sigbus::CutMaps;
 pub use store::{Hub, Store};
+pub use sum::exact_sum;

@@ -73,6 +73,11 @@ impl WeightSum for f32 {
     }
 }
 
+/// Returns the sum of finite weights, rounded once; it does not depend on their order.
+pub fn exact_sum(values: &[f32]) -> f32 {
+    f32::of(values.iter().copied())
+}
+
 fn short_sum(values: impl Iterator<Item = f32>) -> Option<f32> {
     let (mut sum, mut count, mut least, mut greatest) = (0f64, 0u64, u32::MAX, 0);
     for value in values {

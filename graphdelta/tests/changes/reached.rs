@@ -27,6 +27,7 @@ fn draw_plan(num_relations: usize, draw: &mut Draw) -> ReachPlan {
         hops: steps(2),
         layers: steps(3),
         degrees: draw.of(&[Degrees::None, Degrees::Own, Degrees::Sources]),
+        weights: false,
     }
 }
 

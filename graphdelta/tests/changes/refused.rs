@@ -56,6 +56,7 @@ fn apply(dir: &Path, nodes: Nodes<'_>, edges: Edges<'_>) -> Result<(), DeltaErro
         hops: vec![keep.clone()],
         layers: vec![keep],
         degrees: Degrees::None,
+        weights: false,
     };
     reach(&Arc::new(all), vec![night], &out, &plan).map(|_| ())
 }

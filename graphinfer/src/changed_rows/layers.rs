@@ -8,9 +8,10 @@ use crate::layer::first_not_finite;
 use crate::model::{Record, Trained};
 use crate::plan::InferPlan;
 use crate::typed::{NeededTypes, TypedSettings, Wanted, WrittenColumns, check_typed_model};
-use gnn::typed::{RelationEnds, Schema, TypedKind};
-use gnn::{Dense, Head, LayerKind, RowFormat, typed::TypedHead};
+use gnn::typed::{RelationEnds, Schema, TypedHead, TypedKind};
+use gnn::{Dense, Head, LayerKind, RowFormat, Transform};
 use graphdelta::{After, Degrees, ReachPlan};
+use graphtrainer::batch::EdgeColumns;
 use schemas::{FeatureMeta, GraphMeta, NodeIdx};
 use store::Store;
 
@@ -23,6 +24,8 @@ pub(crate) struct Layers {
     pub(crate) trained: Trained,
     /// By layer, from layer 1, and relation: how many in-edges of a node are read.
     pub(crate) limits: Vec<Vec<usize>>,
+    /// By relation: the columns of edges that the model reads.
+    pub(crate) edges: Vec<EdgeColumns>,
     /// The types whose rows each layer computes.
     pub(crate) needed: NeededTypes,
     /// The types that are written, with their columns.
@@ -56,6 +59,7 @@ impl Layers {
         if store.cluster().num_processes() > 1 {
             return Err(InferError::FullRun("the job runs in several processes"));
         }
+        let edges = trained.edge_columns();
         match trained {
             Trained::Untyped(trained) => {
                 let trained = check_model(&plan, *trained, store)?;
@@ -71,6 +75,7 @@ impl Layers {
                 Ok(Self {
                     needed: NeededTypes::new(&schema(graph), &limits, &wanted),
                     limits,
+                    edges,
                     written: vec![written],
                     embedding_layer: settings.embedding_layer,
                     plan_json: settings.plan_json,
@@ -86,6 +91,7 @@ impl Layers {
                     embedding_layer: settings.embedding_layer(),
                     plan_json: settings.plan_json,
                     limits: settings.sampled.limits,
+                    edges,
                     needed: settings.sampled.needed,
                     trained: Trained::Typed(Box::new(trained)),
                     plan,
@@ -122,7 +128,12 @@ impl Layers {
             hops: Vec::new(),
             layers: layers.collect(),
             degrees: self.degrees(),
+            weights: self.reads_weights(),
         }
+    }
+
+    fn reads_weights(&self) -> bool {
+        self.edges.iter().any(|of| of.weight)
     }
 
     fn kind(&self) -> TypedKind {
@@ -136,6 +147,7 @@ impl Layers {
     pub(super) fn degrees(&self) -> Degrees {
         match self.kind() {
             TypedKind::Conv(LayerKind::Gcn) => Degrees::Sources,
+            _ if self.reads_weights() => Degrees::Own,
             // From the mean of a sample the in-degree cancels, without weights (gnn/src/coefficient.rs).
             TypedKind::Conv(LayerKind::Sage | LayerKind::Gat | LayerKind::GatV2)
             | TypedKind::Rgcn
@@ -203,25 +215,18 @@ pub(crate) fn open_kept(
     refuse_plan(plan, features)?;
     let opened = Trained::open(plan)?;
     let plan = opened.record().completed(plan);
-    let (makes_sparse, has_rows, kind) = match &opened {
+    let (makes_sparse, kind) = match &opened {
         Trained::Untyped(trained) => {
-            let arch = trained.model.architecture();
-            let has_rows = arch.embedding_dim.is_some();
-            let kind = TypedKind::Conv(arch.layer);
-            (trained.transform.makes_sparse(), has_rows, kind)
+            let kind = TypedKind::Conv(trained.model.architecture().layer);
+            (trained.transform.makes_sparse(), kind)
         }
         Trained::Typed(trained) => {
-            let arch = trained.model.architecture();
-            let mut transforms = trained.transforms.iter();
-            let has_rows = arch.types.iter().any(|of| of.embedding_dim.is_some());
-            (transforms.any(|of| of.makes_sparse()), has_rows, arch.layer)
+            let makes_sparse = trained.transforms.iter().any(Transform::makes_sparse);
+            (makes_sparse, trained.model.architecture().layer)
         }
     };
-    let mut edges = opened.edge_columns().into_iter();
     let problem = match () {
         () if makes_sparse => SPARSE,
-        () if edges.any(|of| of.weight) => "the model reads edge weights",
-        () if has_rows => "the model has learnable rows of nodes",
         () if kind == TypedKind::Conv(LayerKind::LightGcn) => {
             "lightgcn reads the rows of all layers"
         }

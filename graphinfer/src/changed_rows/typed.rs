@@ -2,6 +2,7 @@
 
 use super::{Blocks, Local, Version};
 use crate::InferError;
+use crate::graph::completed;
 use crate::kept_rows::KeptRows;
 use crate::model::TypedTrained;
 use gnn::typed::{RelationRange, Source, TypedBlock, TypedLayerSlice, TypedProjection};
@@ -68,16 +69,13 @@ impl<'a> TypedBlocks<'a> {
         node_type: usize,
         nodes: &[NodeIdx],
     ) -> Result<(TypedBlock, Vec<Local>), InferError> {
-        let (schema, arch) = (
-            self.trained.model.schema(),
-            self.trained.model.architecture(),
-        );
+        let schema = self.trained.model.schema();
         let types = 0..schema.types.len();
         let own = |of: usize| if of == node_type { nodes } else { &[] };
         let mut local: Vec<Local> = types.map(|of| Local::new(own(of))).collect();
         let mut of_relations = Vec::new();
         for relation in schema.into_type(node_type) {
-            let read = (relation, self.layer(), arch.relations[relation].edge_dim);
+            let read = (relation, self.layer());
             let from = &mut local[schema.relations[relation].from];
             of_relations.push((relation, self.version.range_data(read, nodes, from)));
         }
@@ -156,8 +154,7 @@ impl<'a> TypedBlocks<'a> {
             scores: scores.as_ref().map(|of| RowValues::F32(&of.values)),
             nodes: &columns,
         };
-        let edge_dim = self.trained.model.architecture().relations[relation].edge_dim;
-        let hub = ((relation, node), edges, edge_dim);
+        let hub = (relation, node, edges);
         let aggregation = slice.aggregation(relation)?;
         Ok(self
             .version
@@ -177,8 +174,9 @@ impl<'a> TypedBlocks<'a> {
         }
         let after = self.version.after;
         let meta = after.store().meta().graph.types[node_type].features;
-        let input = match meta {
-            FeatureMeta::None => None,
+        let embedding = self.trained.embeddings[node_type].as_ref();
+        let input = match (meta, embedding) {
+            (FeatureMeta::None, None) => None,
             _ => {
                 let mut raw = Features::with_capacity(meta, nodes.len());
                 nodes
@@ -186,6 +184,9 @@ impl<'a> TypedBlocks<'a> {
                     .for_each(|&node| after.features_into(node, &mut raw));
                 let mut input = convert::input(raw, nodes.len());
                 self.trained.transforms[node_type].apply(&mut input)?;
+                if let Some(of) = embedding {
+                    input = completed(input, of, nodes.iter().map(|&node| after.id(node)));
+                }
                 Some(ReadyInput::new(input)?)
             }
         };

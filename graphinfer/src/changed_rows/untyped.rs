@@ -2,6 +2,7 @@
 
 use super::{Blocks, Local, Version, ready};
 use crate::InferError;
+use crate::graph::completed;
 use crate::kept_rows::KeptRows;
 use crate::model::TrainedModel;
 use gnn::{Block, Dense, Input, LayerSlice, Projected, RangeData, ReadyInput, RowValues, SrcRows};
@@ -22,8 +23,7 @@ pub(super) struct UntypedBlocks<'a> {
 impl Blocks for UntypedBlocks<'_> {
     fn run(&self, _: usize, nodes: &[NodeIdx], rows: &KeptRows) -> Result<Dense, InferError> {
         let mut local = Local::new(nodes);
-        let edge_dim = self.trained.model.architecture().edge_dim;
-        let read = (RELATION, self.layer, edge_dim);
+        let read = (RELATION, self.layer);
         let data = self.version.range_data(read, nodes, &mut local);
         let columns = self.version.columns(RELATION, &local.nodes, nodes.len())?;
         let block = Block::of_range(data, &columns.into())?;
@@ -60,14 +60,15 @@ impl UntypedBlocks<'_> {
         let query = self
             .conv
             .query(scores.map(|scores| scores.row(0)), own()?)?;
-        let edge_dim = self.trained.model.architecture().edge_dim;
-        let hub = ((RELATION, node), edges, edge_dim);
+        let hub = (RELATION, node, edges);
         let aggregation = self.conv.aggregation()?;
         let merged = self
             .version
             .merged(hub, &*aggregation, (src, &local), &query);
+        let edge_dim = self.version.model.edges[RELATION].dim;
         let data = RangeData {
             in_offset: vec![0, 0],
+            edge_weight: self.version.model.edges[RELATION].weight.then(Vec::new),
             edge_feature: edge_dim.map(|cols| Dense::zeros(0, cols)),
             sampling: convert::sampling(self.version.after.store().meta().sampling),
             ..RangeData::default()
@@ -93,6 +94,9 @@ impl UntypedBlocks<'_> {
             .for_each(|&node| after.features_into(node, &mut raw));
         let mut input = convert::input(raw, nodes.len());
         self.trained.transform.apply(&mut input)?;
+        if let Some(embedding) = &self.trained.embedding {
+            input = completed(input, embedding, nodes.iter().map(|&node| after.id(node)));
+        }
         Ok(convert::dense(input))
     }
 

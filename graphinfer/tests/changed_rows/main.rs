@@ -30,6 +30,8 @@ struct Case {
     /// What differs from the plain architecture.
     model: Value,
     typed: bool,
+    /// The model reads edge weights.
+    weighted: bool,
     undirected: bool,
     sampling: Sampling,
     /// Of two layers; `usize::MAX` is all.
@@ -105,8 +107,8 @@ impl Case {
             "residual": false, "activation": "relu", "task": "classes",
         });
         let own = match self.typed {
-            true => typed_keys(shape),
-            false => json!({ "in_dim": 1, "edge_dim": null, "edge_weight": false }),
+            true => typed_keys(shape, self.weighted),
+            false => json!({ "in_dim": 1, "edge_dim": null, "edge_weight": self.weighted }),
         };
         for keys in [&own, &self.model] {
             for (key, value) in keys.as_object().unwrap() {
@@ -179,7 +181,7 @@ impl Case {
 }
 
 /// The keys of an architecture of a typed graph.
-fn typed_keys(shape: &Shape) -> Value {
+fn typed_keys(shape: &Shape, weighted: bool) -> Value {
     let types = shape.types.iter();
     let types: Vec<Value> = types
         .map(|name| json!({ "name": name, "in_dim": 1 }))
@@ -187,7 +189,7 @@ fn typed_keys(shape: &Shape) -> Value {
     let relations = shape.relations().into_iter().map(|(name, from, to)| {
         json!({
             "name": name, "from": shape.types[from], "to": shape.types[to],
-            "edge_weight": false, "edge_dim": null,
+            "edge_weight": weighted, "edge_dim": null,
         })
     });
     json!({
@@ -263,8 +265,14 @@ fn num_hubs(after: &After) -> usize {
 
 fn check(case: &Case, met: &mut Met) {
     let what = format!(
-        "{}, typed {}, undirected {}, {:?}, {:?}, seed {}",
-        case.model, case.typed, case.undirected, case.sampling, case.fanouts, case.seed
+        "{}, typed {}, weighted {}, undirected {}, {:?}, {:?}, seed {}",
+        case.model,
+        case.typed,
+        case.weighted,
+        case.undirected,
+        case.sampling,
+        case.fanouts,
+        case.seed
     );
     let (shape, mut draw) = (case.shape(), Draw(case.seed));
     let dir = tempfile::tempdir().unwrap();
@@ -362,13 +370,22 @@ fn check_chains(
     (fanouts, hub): ([usize; 2], Hub),
 ) -> Met {
     let mut met = Met::default();
-    let all = [(false, models()), (true, typed_models())].into_iter();
-    let all = all.flat_map(|(typed, of)| of.into_iter().map(move |model| (typed, model)));
-    for (at, (typed, model)) in (0..).zip(all) {
+    let reads_weights = |model: &Value| {
+        let kind = model["layer"].as_str().unwrap();
+        model["aggregator"].is_null() && ["sage", "gcn", "gat", "gin", "rgcn"].contains(&kind)
+    };
+    let mut all = Vec::new();
+    for (typed, of) in [(false, models()), (true, typed_models())] {
+        let weighted: Vec<Value> = of.iter().filter(|of| reads_weights(of)).cloned().collect();
+        all.extend(of.into_iter().map(|model| (typed, false, model)));
+        all.extend(weighted.into_iter().map(|model| (typed, true, model)));
+    }
+    for (at, (typed, weighted, model)) in (0..).zip(all) {
         for (nth, &sampling) in (0..).zip(samplings) {
             let case = Case {
                 model: model.clone(),
                 typed,
+                weighted,
                 undirected: (at + nth) % 2 == 1,
                 sampling,
                 fanouts,
@@ -390,7 +407,7 @@ fn sampled_rows_have_the_bits_of_a_full_run() {
     assert!(met.computed < met.all && met.kept > 0, "{met:?}");
 }
 
-/// 480 nights in all.
+/// 780 nights in all.
 #[test]
 fn chains_of_thirty_versions_have_the_bits_of_full_runs() {
     let met = check_chains(30, 6000, &[Sampling::Uniform], ([3, 2], Hub::None));

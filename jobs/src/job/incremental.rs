@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use gnn::LayerKind;
 use gnn::typed::TypedKind;
 use graphinfer::Method;
-use schemas::{ChangesSpec, NodesSpec};
+use schemas::ChangesSpec;
 use serde::Deserialize;
 
 use super::{JobSpec, key};
@@ -124,22 +124,10 @@ impl JobSpec {
     /// Checks that the rows of the model that the job trains can be kept.
     fn check_kept_training(&self, found: &mut Found) {
         let Some(train) = &self.train else { return };
-        let mut wrong = |name: &str, problem: &str| found.push(key(name, problem));
         if train.model == TypedKind::Conv(LayerKind::LightGcn) {
             let problem = "is \"lightgcn\", which reads the rows of all layers; [incremental] cannot \
                            keep them";
-            wrong("train.model", problem);
-        }
-        let has_weights = self.input.edges.values().any(|of| of.weight.is_some());
-        let reads_weights = has_weights && train.model.takes_edge_weights();
-        if reads_weights && train.edge_weight != Some(false) {
-            let problem = "must be false in a job with [incremental], because edges have weights";
-            wrong("train.edge_weight", problem);
-        }
-        let is_learnt = |of: &NodesSpec| of.embedding.is_some();
-        if self.input.nodes.values().any(is_learnt) {
-            let problem = "gives nodes learnable rows, which [incremental] cannot keep";
-            wrong("input.nodes.embedding", problem);
+            found.push(key("train.model", problem));
         }
     }
 
