@@ -2,6 +2,7 @@
 
 use crate::InferError;
 use crate::embedding::GROUP_BYTES;
+use crate::kept_rows::damaged;
 use crate::kept_versions::{KeptVersions, OpenVersion, find};
 use crate::plan::ROWS_PER_PART;
 use schemas::path::overlap;
@@ -56,7 +57,7 @@ pub fn compact(
         Opened::Open(output) => output,
     };
     let listed = kept.as_ref().map(|(_, open)| &open.nodes[..]);
-    let nodes = copy_rows(&dataset, &output, listed, progress)?;
+    let nodes = copy_rows((from, &dataset), &output, listed, progress)?;
     if let (Some((versions, open)), Some(dir)) = (kept, work_dir) {
         let nodes = nodes.ok_or_else(|| not_kept(dir, from))?;
         versions.keep_compacted((&own, &source.fingerprint), open, &nodes)?;
@@ -143,7 +144,7 @@ fn open_kept(
 /// Copies all rows and returns their nodes; `listed` are those of each output, as
 /// [`OpenVersion::nodes`] has them. Returns none if they are not those of all rows.
 fn copy_rows(
-    dataset: &EmbeddingsDataset,
+    (from, dataset): (&Path, &EmbeddingsDataset),
     output: &Output,
     listed: Option<&[Option<Vec<NodeIdx>>]>,
     progress: &Progress,
@@ -171,6 +172,12 @@ fn copy_rows(
             });
         }
     })?;
+    let written: u64 = output.parts().iter().map(|part| part.rows).sum();
+    if [written, done] != [total; 2] {
+        let problem =
+            format!("its manifest has {total} rows, its files {done}, the copy {written}");
+        return Err(damaged(from, &problem));
+    }
     Ok((nodes.len() as u64 == done).then_some(nodes))
 }
 

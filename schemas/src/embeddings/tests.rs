@@ -247,3 +247,37 @@ fn each_type_has_a_folder_that_goes_with_the_output() {
     let replaced = EmbeddingsDataset::open(dir).unwrap();
     assert_eq!(replaced.read_part(0).unwrap().ids, names(&["venue"]));
 }
+
+/// Six rows in groups of two and parts of `rows` rows: the last part may end with a whole group.
+#[test]
+fn a_whole_table_has_all_rows_of_its_last_part() {
+    let from = tempfile::tempdir().unwrap();
+    let output = open(from.path());
+    let mut writer = EmbeddingsWriter::create(&output, 0, &columns(None)).unwrap();
+    let ids = names(&["a", "b", "c", "d", "e", "f"]);
+    let values: Vec<f32> = (0..12u8).map(f32::from).collect();
+    write(&mut writer, &ids, &values, &Labels::None).unwrap();
+    output.commit_part(0, writer.finish().unwrap()).unwrap();
+    let entries = output.parts();
+    output.finish(&manifest(graph(None), entries)).unwrap();
+    let dataset = EmbeddingsDataset::open(from.path()).unwrap();
+    for rows in 1..=8 {
+        let to = tempfile::tempdir().unwrap();
+        let whole = open(to.path());
+        let sizes = PartSizes {
+            rows,
+            group_bytes: 2 * 2 * 4,
+        };
+        let mut visited = 0;
+        let visit = |of: &mut dyn Iterator<Item = RowPosition>| visited += of.count();
+        dataset.write_whole(&whole, sizes, visit).unwrap();
+        let written = whole.parts();
+        let sizes_of_parts: Vec<u64> = written.iter().map(|part| part.rows).collect();
+        whole.finish(&manifest(graph(None), written)).unwrap();
+        let copy = EmbeddingsDataset::open(to.path()).unwrap();
+        let parts = (0..copy.num_parts()).map(|part| copy.read_part(part).unwrap());
+        let found: Vec<f32> = parts.flat_map(|part| part.embedding).collect();
+        assert_eq!(found, values, "parts of {rows} rows: {sizes_of_parts:?}");
+        assert_eq!(visited, 6);
+    }
+}

@@ -418,10 +418,12 @@ impl WholeWriter<'_> {
     /// Writes the rows that are left. A type without rows has a part too, with the columns of
     /// `schema`. Returns the number of the next part.
     fn finish(mut self, schema: SchemaRef) -> Result<usize> {
-        if self.rows == 0 && self.index == self.first {
+        let is_empty = self.rows == 0 && self.index == self.first;
+        if is_empty {
             self.pending.push(RecordBatch::new_empty(schema));
         }
-        if !self.pending.is_empty() {
+        // The rows of an open part may all be in row groups that are written.
+        if is_empty || self.rows > 0 {
             self.finish_part()?;
         }
         Ok(self.index)
