@@ -151,6 +151,7 @@ fn run_versions(
         layers: vec![vec![FANOUT]; 2],
         degrees: Degrees::None,
         weights: false,
+        hub_edges: usize::MAX,
     };
     let mut parent: Option<PathBuf> = None;
     for version in 0..VERSIONS {

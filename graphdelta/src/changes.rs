@@ -183,6 +183,7 @@ fn unknown<'a>(
     let names: Vec<&str> = names.collect();
     let problem = match &names[..] {
         [""] => "nodes have no types; name the table itself".to_owned(),
+        _ if name.is_empty() => format!("nodes have types; name one of {}", names.join(", ")),
         _ => format!(
             "there is no {what} `{name}`; allowed are {}",
             names.join(", ")

@@ -35,6 +35,8 @@ pub struct ReachPlan {
     pub degrees: Degrees,
     /// Whether the layers read the sums of the weights of in-edges where they read in-degrees.
     pub weights: bool,
+    /// A layer that reads all of more in-edges than this of a node aggregates them in another way.
+    pub hub_edges: usize,
 }
 
 /// In-edges of a node that differ from the parent's in their first ones, their number, or the
@@ -45,7 +47,8 @@ pub struct ChangedInEdges {
     pub relation: usize,
     /// The node.
     pub dst: NodeIdx,
-    /// First rank at which they differ; none if only the number of in-edges or self-loops does.
+    /// First rank at which they differ; none if only the number of in-edges or self-loops does, or
+    /// the sum of their weights. It is 0 if a layer aggregates them in another way than before.
     pub first: Option<usize>,
     /// The in-edges after the changes, as many as the out-edges have.
     pub kept: Arc<KeptEdges>,
@@ -70,7 +73,7 @@ pub struct Reach {
 pub(crate) enum Seed {
     /// It is new, or its features differ.
     Input,
-    /// Its number of in-edges or of self-loops differs.
+    /// Its number of in-edges or of self-loops differs, or the sum of their weights may.
     Degree,
     /// Its in-edges of a relation differ from a rank on.
     Sample { relation: usize, first: usize },
@@ -83,8 +86,7 @@ struct Edited<'a> {
     edits: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
     kept: BTreeMap<(usize, NodeIdx), Stages>,
     inputs: BTreeMap<NodeIdx, isize>,
-    /// The sums of weights are read.
-    weights: bool,
+    plan: &'a ReachPlan,
 }
 
 /// The first in-edges of a node: in the store, in the parent, and after the nights so far.
@@ -93,7 +95,7 @@ struct Stages {
     parent: Arc<KeptEdges>,
     now: Arc<KeptEdges>,
     /// Whether the sum of their weights may differ from the parent's, and is read.
-    has_weights: bool,
+    may_weigh_otherwise: bool,
 }
 
 /// What the changes make of one worker's nodes.
@@ -115,6 +117,22 @@ pub(crate) struct Updates {
 }
 
 impl ReachPlan {
+    /// Returns the first rank at which the in-edges of a relation of a node differ from those before.
+    fn first_difference(
+        &self,
+        relation: usize,
+        (before, after): (&KeptEdges, &KeptEdges),
+    ) -> Option<usize> {
+        let is_hub = |kept: &KeptEdges, limit: usize| {
+            kept.in_degree > self.hub_edges as u64 && kept.in_degree <= limit as u64
+        };
+        let mut limits = self.layers.iter().map(|limits| limits[relation]);
+        match limits.any(|limit| is_hub(before, limit) != is_hub(after, limit)) {
+            true => Some(0),
+            false => before.first_difference(after),
+        }
+    }
+
     /// Returns how many in-edges of a node the plan reads, for each relation.
     pub fn keep(&self) -> Vec<usize> {
         let all = self.hops.iter().chain(&self.layers);
@@ -199,7 +217,7 @@ fn reach_own(
         edits: BTreeMap::new(),
         kept: BTreeMap::new(),
         inputs: BTreeMap::new(),
-        weights: plan.weights,
+        plan,
     };
     let of_parent = edited.of_parent(peer.index());
     let mut out_degrees = BTreeMap::new();
@@ -220,12 +238,12 @@ fn reach_own(
     };
     for ((relation, dst), stages) in edited.kept {
         let differs = |old: &KeptEdges| {
-            let first = old.first_difference(&stages.now);
+            let first = plan.first_difference(relation, (old, &stages.now));
             (first, first.is_some() || !old.has_degree_of(&stages.now))
         };
         let ((first, is_changed), (_, differs)) =
             (differs(&stages.parent), differs(&stages.stored));
-        if is_changed || stages.has_weights {
+        if is_changed || stages.may_weigh_otherwise {
             let kept = Arc::clone(&stages.now);
             let changed = ChangedInEdges {
                 relation,
@@ -351,7 +369,7 @@ impl Edited<'_> {
                 parent: Arc::clone(parent),
                 now: Arc::clone(parent),
                 stored,
-                has_weights: false,
+                may_weigh_otherwise: false,
             }
         });
         for &(&(_, _, src), change) in changes {
@@ -367,18 +385,18 @@ impl Edited<'_> {
             *updates.out_degrees.entry(src).or_insert(0) += more;
         }
         let after = Arc::new(draws.edited(dst, &stages.stored, edits));
-        let seeds = |kept: &KeptEdges, has_weights: bool| {
-            let first = stages.parent.first_difference(kept);
+        let seeds = |kept: &KeptEdges, may_weigh_otherwise: bool| {
+            let first = self.plan.first_difference(relation, (&stages.parent, kept));
             let sample = first.map(|first| Seed::Sample { relation, first });
             let has_degree = kept.has_degree_of(&stages.parent);
-            let degree = (has_weights || !has_degree).then_some(Seed::Degree);
+            let degree = (may_weigh_otherwise || !has_degree).then_some(Seed::Degree);
             let seeds = sample.into_iter().chain(degree);
             seeds.map(|seed| (dst.raw(), seed))
         };
-        let removed = seeds(&stages.now, stages.has_weights).map(|seed| (seed, -1));
+        let removed = seeds(&stages.now, stages.may_weigh_otherwise).map(|seed| (seed, -1));
         updates.seeds.extend(removed);
-        stages.has_weights = self.weights;
-        let added = seeds(&after, stages.has_weights).map(|seed| (seed, 1));
+        stages.may_weigh_otherwise = self.plan.weights;
+        let added = seeds(&after, stages.may_weigh_otherwise).map(|seed| (seed, 1));
         updates.seeds.extend(added);
         updates.change_out_edges((relation, dst), (&stages.now, &after));
         stages.now = after;

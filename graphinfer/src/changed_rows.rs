@@ -34,6 +34,9 @@ use walk::Walk;
 
 pub(crate) use layers::{AnyHead, Layers, open_kept, refuse_plan};
 
+/// Nodes whose weights a thread sums together.
+const WEIGHTS_PIECE: usize = 1 << 8;
+
 /// What the rows of a version are computed from.
 struct Version<'a> {
     after: &'a After,
@@ -44,8 +47,8 @@ struct Version<'a> {
     places: Vec<u32>,
     /// Cuts the nodes into segments, as the store of a full run does.
     placement: Placement,
-    /// Sums of the weights of in-edges and self-loops that differ from those of the store, by relation
-    /// and node, where the model reads them.
+    /// Sums of the weights of the in-edges and self-loops of edited nodes, by relation and node, where
+    /// the model reads them.
     weights: BTreeMap<(usize, NodeIdx), [f32; 2]>,
 }
 
@@ -111,7 +114,8 @@ pub(crate) fn compute(
         }
         parent => parent,
     };
-    let version = Version::new(after, model);
+    let mut version = Version::new(after, model);
+    version.sum_weights(threads)?;
     let (reach, mut rows) = parent.map_or((None, KeptRows::default()), |(reach, rows)| {
         (Some(reach), rows)
     });
@@ -143,7 +147,8 @@ pub(crate) fn compute(
         let by_type = version.by_type(&listed);
         let new = version.run(layer, &by_type, &rows, threads)?;
         if layer == 1 {
-            // Nothing after this reads features; the rows that are read next take as much memory.
+            // Later layers read no features, but for the scores that Simple-HGN mixes in. The rows that
+            // are read next take as much memory.
             after.store().release_nodes();
         }
         let mut changed = vec![false; after.end()];
@@ -174,17 +179,37 @@ impl<'a> Version<'a> {
             places[node.index()] = narrow(place);
             num_nodes[after.type_of(node)] += 1;
         }
-        let edited = after.edited();
-        let read = edited.filter(|&(relation, _)| model.edges[relation].weight);
-        let weights = read.map(|key| (key, after.weights(key.0, key.1)));
         Self {
             after,
             model,
             placement: Placement::new(&num_nodes, 1),
             nodes,
             places,
-            weights: weights.collect(),
+            weights: BTreeMap::new(),
         }
+    }
+
+    /// Sums the weights of the in-edges of edited nodes, if the model reads weights.
+    fn sum_weights(&mut self, threads: &Threads) -> Result<(), InferError> {
+        let (after, model) = (self.after, self.model);
+        let edited = after.edited();
+        let read = edited.filter(|&(relation, _)| model.edges[relation].weight);
+        let keys: Vec<(usize, NodeIdx)> = read.collect();
+        let pieces: Vec<&[(usize, NodeIdx)]> = keys.chunks(WEIGHTS_PIECE).collect();
+        let sums = Mutex::new(BTreeMap::new());
+        let state = || ();
+        threads.run(pieces.len(), state, |(), piece| {
+            let of_nodes = pieces[piece]
+                .iter()
+                .map(|&key| (key, after.weights(key.0, key.1)));
+            let of_nodes: Vec<_> = of_nodes.collect();
+            sums.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(of_nodes);
+            Ok(())
+        })?;
+        self.weights = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(())
     }
 
     /// Tells whether a layer computes the row of a node.

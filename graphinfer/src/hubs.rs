@@ -25,7 +25,7 @@ use store::{InEdges, Store};
 
 /// A node with more in-edges of a relation is a hub of a layer that reads all of them. Decides the
 /// bits of its row.
-const HUB_EDGES: usize = 1 << 13;
+pub(crate) const HUB_EDGES: usize = 1 << 13;
 
 /// Segments of a hub's in-edges. Larger hubs have 2, 4, 8 or 16 times as many, of at least
 /// `SEGMENT_EDGES` in-edges on average. Most small numbers of processes divide 240; for another

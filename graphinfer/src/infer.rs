@@ -1,7 +1,7 @@
 //! The infer stage: computes embeddings from a store and a model, and commits them.
 
 use crate::InferError;
-use crate::changed_rows::reach_plan;
+use crate::changed_rows::Layers;
 use crate::checkpoint::Checkpoint;
 use crate::compare::{Difference, Other};
 use crate::config::InferTargets;
@@ -195,7 +195,7 @@ pub(crate) fn keep_versions(
     if !plan.keeps_rows {
         return Ok(None);
     }
-    let keep = reach_plan(plan, store)?.keep();
+    let keep = Layers::open(plan, store)?.keep();
     let versions = KeptVersions::lock(&plan.work_dir)?;
     versions.out_edges(store, &keep)?;
     Ok(Some(versions))

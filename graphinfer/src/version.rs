@@ -1,38 +1,39 @@
 //! A version of embeddings: the rows that changes reach are computed and written, all others stay
 //! in the outputs of earlier versions.
 
+mod writer;
+
 use crate::InferError;
-use crate::changed_rows::{AnyHead, Layers, compute, open_kept, refuse_plan};
-use crate::embedding::{reads_logits, vectors};
+use crate::changed_rows::{Layers, compute, open_kept, refuse_plan};
 use crate::identity::fingerprint;
 use crate::infer::finished;
-use crate::kept_rows::KeptRows;
 use crate::kept_versions::{KeptVersions, NewVersion, OpenVersion};
 use crate::model::Trained;
 use crate::parent::{Parent, named_parent};
-use crate::part::{Computed, write_part};
 use crate::plan::InferPlan;
-use crate::predict::labels;
 use crate::threads::Threads;
-use crate::typed::WrittenColumns;
 use cluster::open_output;
 use graphdelta::{
-    After, Changes, DeltaError, Night, Numbers, Overlay, Reach, ReachPlan, Snapshot, Work, reach,
+    After, Changes, DeltaError, Night, Numbers, Overlay, Reach, Snapshot, Work, reach,
 };
 use schemas::{
-    ChangesSpec, ColumnMeta, Dangling, DeletedNodes, EmbeddingColumns, EmbeddingsDataset, Event,
-    FeatureMeta, GraphPlan, KeptOutput, Labels, Manifest, NodeIdx, Opened, Output, ParentOutput,
-    Progress, ReplacedRows, Sampling, VersionMeta, error_chain, write_version_part,
+    ChangesSpec, ColumnMeta, Dangling, EmbeddingsDataset, Event, FeatureMeta, GraphPlan,
+    KeptOutput, Manifest, NodeIdx, Opened, Output, ParentOutput, Progress, Sampling, VersionMeta,
+    error_chain, write_version_part,
 };
 use serde_json::{Value, json};
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use store::Store;
+use writer::{VersionWriter, replaced};
 
 /// If changes reach more than this share of the rows and in-edges of all layers, in percent, a version
 /// keeps no row of its parent: it costs hardly more, and the next ones need no earlier output.
 const REACHED_MAX: u64 = 90;
+
+/// From this share of the work on, a run without a parent is likely faster, in percent: a row takes
+/// longer in a version (`docs/benchmarks/versions.md`).
+const FASTER_MIN: u64 = 50;
 
 /// Tables, changes and parent of a version.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +79,8 @@ struct Prepared {
     kept: Vec<KeptOutput>,
     version: OpenVersion,
     reached: Reach,
-    reach_plan: ReachPlan,
+    /// In-edges of a node that the overlay has at most.
+    keep: Vec<usize>,
     after: After,
     decision: Decision,
 }
@@ -275,20 +277,23 @@ impl NewTables {
 impl Decision {
     /// Decides how a version is computed.
     fn new(full: Option<String>, (reached, all): (Vec<Work>, Vec<Work>)) -> Self {
+        let mut decision = Self { full, reached, all };
+        let percent = decision.percent();
+        if percent > REACHED_MAX && decision.full.is_none() {
+            decision.full = Some(format!("the changes reach {percent} % of the work"));
+        }
+        decision
+    }
+
+    /// Returns the share of the work that the changes reach, in percent.
+    fn percent(&self) -> u64 {
         let sum = |layers: &[Work]| -> u64 {
             layers.iter().map(|layer| layer.rows + layer.in_edges).sum()
         };
-        let percent = 100 * sum(&reached) / sum(&all).max(1);
-        let is_much = percent > REACHED_MAX;
-        let cheaper = is_much.then(|| format!("the changes reach {percent} % of the work"));
-        Self {
-            full: full.or(cheaper),
-            reached,
-            all,
-        }
+        100 * sum(&self.reached) / sum(&self.all).max(1)
     }
 
-    /// Returns a line for each layer.
+    /// Returns a line for each layer, and one if another way is likely faster.
     pub fn lines(&self) -> Vec<String> {
         let layers = self.reached.iter().zip(&self.all);
         let lines = (1..).zip(layers).map(|(layer, (reached, all))| {
@@ -297,7 +302,14 @@ impl Decision {
                 reached.rows, all.rows, reached.in_edges, all.in_edges
             )
         });
-        lines.collect()
+        let percent = self.percent();
+        let faster = (percent >= FASTER_MIN).then(|| {
+            format!(
+                "the changes reach {percent} % of the work: a run without a parent, on the whole \
+                 tables of today, is likely faster"
+            )
+        });
+        lines.chain(faster).collect()
     }
 
     /// Returns how the version is computed, in a few words.
@@ -358,10 +370,11 @@ impl Prepared {
             ));
         }
         let reach_plan = layers.reach_plan(&store.meta().graph);
-        let keep = reach_plan.keep();
-        let overlay = match &version.record.overlay {
-            None => Overlay::default(),
-            Some(kept) if *kept == keep => versions.overlay(&name, (store, &keep))?,
+        let read = reach_plan.keep();
+        let has_all = |kept: &[usize]| kept.iter().zip(&read).all(|(kept, read)| kept >= read);
+        let (keep, overlay) = match &version.record.overlay {
+            None => (layers.keep(), Overlay::default()),
+            Some(kept) if has_all(kept) => (kept.clone(), versions.overlay(&name, (store, kept))?),
             Some(_) => {
                 return Err(parent.problem(
                     "was computed with other fan-outs than the model has; start with a run without \
@@ -395,7 +408,7 @@ impl Prepared {
             parent,
             version,
             reached,
-            reach_plan,
+            keep,
         })
     }
 
@@ -469,7 +482,7 @@ impl Prepared {
             plan: &self.layers.plan_json,
             earlier: kept.iter().map(|of| of.fingerprint.clone()).collect(),
             overlay: after.overlay(),
-            keep: &self.reach_plan.keep(),
+            keep: &self.keep,
             rows: &rows,
             num_layers: num_layers - 1,
             nodes: &nodes_written,
@@ -489,186 +502,5 @@ impl Prepared {
             deletes: deleted.iter().map(|of| of.ids.len() as u64).sum(),
         });
         Ok(())
-    }
-}
-
-/// Finds the rows of earlier outputs that are no rows of the version, by file. `nodes`: those of the
-/// rows of each output; none if it has those of the store. `written`: the nodes that the version
-/// writes.
-fn replaced(
-    kept: &[KeptOutput],
-    nodes: &[Option<Vec<NodeIdx>>],
-    written: &[NodeIdx],
-    after: &After,
-) -> Result<ReplacedRows, String> {
-    let end = after.end();
-    // The position of the latest output that has a row of the node.
-    let mut latest = vec![0u32; end];
-    let positions = || 0u32..;
-    for (at, of_output) in positions().zip(nodes) {
-        for node in of_output.iter().flatten() {
-            latest[node.index()] = at;
-        }
-    }
-    for node in written.iter().copied().chain(after.overlay().removed()) {
-        latest[node.index()] = u32::MAX;
-    }
-    let mut replaced = ReplacedRows::new();
-    for ((at, of_output), output) in positions().zip(nodes).zip(kept) {
-        let mut first = 0;
-        for part in &output.parts {
-            let rows = usize::try_from(part.rows).map_err(|e| e.to_string())?;
-            let node = |row: usize| match of_output {
-                Some(in_order) => in_order.get(first + row).copied(),
-                None => Some(NodeIdx::from_index(first + row)).filter(|node| node.index() < end),
-            };
-            let mut of_part = Vec::new();
-            for row in 0..rows {
-                let Some(node) = node(row) else {
-                    return Err(format!("has other rows than were kept of {}", output.path));
-                };
-                if latest[node.index()] != at {
-                    of_part.push(row as u64);
-                }
-            }
-            first += rows;
-            if let Some(file) = part.files.first().filter(|_| !of_part.is_empty()) {
-                replaced.insert(format!("{}/{}", output.path, file.path), of_part);
-            }
-        }
-    }
-    Ok(replaced)
-}
-
-/// The nodes of a type that a version writes.
-struct WrittenNodes<'a> {
-    of_type: &'a WrittenColumns,
-    /// In the order of ids.
-    nodes: Vec<NodeIdx>,
-    /// Number of its first part among the parts of all types.
-    first_part: usize,
-}
-
-impl WrittenNodes<'_> {
-    /// Returns the number of parts. A version without rows of the type has one too, so that readers
-    /// find the columns.
-    fn num_parts(&self, plan: &InferPlan) -> usize {
-        self.nodes.len().div_ceil(plan.rows_per_part).max(1)
-    }
-}
-
-/// Writes the parts of a version.
-struct VersionWriter<'a> {
-    output: &'a Output,
-    layers: &'a Layers,
-    after: &'a After,
-    rows: &'a KeptRows,
-    /// All rows are written, and none of earlier outputs is kept.
-    is_full: bool,
-}
-
-impl<'a> VersionWriter<'a> {
-    /// Lists the nodes to write by type; `computed` has the nodes that each layer has computed.
-    fn written(&self, computed: &[Vec<NodeIdx>]) -> Vec<WrittenNodes<'a>> {
-        let (layers, last) = (self.layers, self.layers.num_layers());
-        let mut first_part = 0;
-        let written = layers.written.iter().map(|of_type| {
-            // Types that the last layer does not compute are written as the embedding layer has them.
-            let of_layer = match layers.needed.has(last, of_type.node_type) {
-                true => &computed[last - 1],
-                false => self.rows.changed(layers.embedding_layer),
-            };
-            let of_layer = of_layer.iter().copied();
-            let is_own = |node: &NodeIdx| self.after.type_of(*node) == of_type.node_type;
-            let mut nodes: Vec<NodeIdx> = of_layer.filter(is_own).collect();
-            self.after.sort(&mut nodes);
-            let written = WrittenNodes {
-                of_type,
-                nodes,
-                first_part,
-            };
-            first_part += written.num_parts(&layers.plan);
-            written
-        });
-        written.collect()
-    }
-
-    /// Lists the removed nodes of the types that are written.
-    fn deleted(&self) -> Vec<DeletedNodes<'a>> {
-        let mut deleted = self.after.removed_now();
-        self.after.sort(&mut deleted);
-        let of_types = self.layers.written.iter().map(|of| {
-            let nodes = deleted.iter().copied();
-            let nodes = nodes.filter(|&node| self.after.type_of(node) == of.node_type);
-            let nodes: Vec<NodeIdx> = nodes.collect();
-            DeletedNodes {
-                type_name: of.name.as_deref(),
-                ids: self.after.ids(of.node_type, &nodes),
-                columns: &of.columns,
-            }
-        });
-        of_types.collect()
-    }
-
-    /// Writes and commits the rows of some nodes.
-    fn write_parts(
-        &self,
-        written: &[WrittenNodes<'_>],
-        threads: &Threads,
-    ) -> Result<(), InferError> {
-        let plan = &self.layers.plan;
-        let parts = written.iter().flat_map(|of| {
-            let in_type = 0..of.num_parts(plan);
-            in_type.map(move |part| (of, part))
-        });
-        let parts: Vec<(&WrittenNodes<'_>, usize)> = parts.collect();
-        let head = || self.layers.head();
-        threads.run(parts.len(), head, |head, at| {
-            let (of, part) = parts[at];
-            let index = of.first_part + part;
-            if self.output.committed(index).is_some() {
-                return Ok(());
-            }
-            let start = part * plan.rows_per_part;
-            let end = (start + plan.rows_per_part).min(of.nodes.len());
-            let nodes = &of.nodes[start..end];
-            let rows = self.compute(of.of_type, nodes, head)?;
-            let columns = EmbeddingColumns {
-                are_changes: !self.is_full,
-                ..of.of_type.columns.clone()
-            };
-            let writer = of.of_type.writer(self.output, part, &columns)?;
-            let ids = |range: Range<usize>| self.after.ids(of.of_type.node_type, &nodes[range]);
-            let entry = write_part(writer, &columns, (nodes, &ids), &rows)?;
-            Ok(self.output.commit_part(index, entry)?)
-        })
-    }
-
-    /// Returns the columns of some nodes' rows.
-    fn compute(
-        &self,
-        of_type: &WrittenColumns,
-        nodes: &[NodeIdx],
-        head: &AnyHead<'_>,
-    ) -> Result<Computed, InferError> {
-        let (layers, shape) = (self.layers, &self.layers.record().shape);
-        let dense = |layer: usize| self.rows.gather(layer, nodes, layers.output_dim(layer));
-        let logits = reads_logits(&of_type.columns)
-            .then(|| head.run(dense(layers.num_layers())))
-            .transpose()?;
-        if let Some(logits) = &logits {
-            layers.check_finite((shape.num_layers, logits), (self.after, nodes))?;
-        }
-        let predicts = of_type.columns.prediction.is_some();
-        let predicted = match logits.as_ref().filter(|_| predicts) {
-            Some(logits) => labels(logits, shape.task),
-            None => Labels::None,
-        };
-        let embedding = dense(layers.embedding_layer);
-        let of_task = (shape.task, layers.plan.normalize);
-        Ok(Computed {
-            vectors: vectors(&of_type.columns, embedding, logits.as_ref(), of_task),
-            predicted,
-        })
     }
 }

@@ -63,7 +63,7 @@ macro_rules! on_either {
 const SAME_KIND: &str = "a model and its blocks are of one graph";
 
 /// Returns the types and relations of a graph.
-pub(crate) fn schema_of(graph: &GraphMeta) -> Schema {
+pub fn schema_of(graph: &GraphMeta) -> Schema {
     let relations = graph.relations.iter().map(|relation| RelationEnds {
         name: relation.name.clone(),
         from: relation.from,

@@ -145,7 +145,7 @@ mod worker;
 #[path = "../tests/random/mod.rs"]
 mod random;
 
-pub use any_model::{AnyArchitecture, AnyBlocks, AnyModel, AnyModelFile, load_any_with};
+pub use any_model::{AnyArchitecture, AnyBlocks, AnyModel, AnyModelFile, load_any_with, schema_of};
 pub use config::{
     BatchBy, Device, DrawBy, InBatch, Loss, NegativesSpec, TrainContext, TrainPlan, TrainSpec,
     UpdateMode,

@@ -28,6 +28,7 @@ fn draw_plan(num_relations: usize, draw: &mut Draw) -> ReachPlan {
         layers: steps(3),
         degrees: draw.of(&[Degrees::None, Degrees::Own, Degrees::Sources]),
         weights: false,
+        hub_edges: usize::MAX,
     }
 }
 

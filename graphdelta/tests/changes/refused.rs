@@ -57,6 +57,7 @@ fn apply(dir: &Path, nodes: Nodes<'_>, edges: Edges<'_>) -> Result<(), DeltaErro
         layers: vec![keep],
         degrees: Degrees::None,
         weights: false,
+        hub_edges: usize::MAX,
     };
     reach(&Arc::new(all), vec![night], &out, &plan).map(|_| ())
 }

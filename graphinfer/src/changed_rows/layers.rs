@@ -3,15 +3,17 @@
 use crate::InferError;
 use crate::config::{InferTargets, Method};
 use crate::embedding::reads_logits;
+use crate::hubs::HUB_EDGES;
 use crate::infer::{Settings, check_model};
 use crate::layer::first_not_finite;
 use crate::model::{Record, Trained};
 use crate::plan::InferPlan;
 use crate::typed::{NeededTypes, TypedSettings, Wanted, WrittenColumns, check_typed_model};
-use gnn::typed::{RelationEnds, Schema, TypedHead, TypedKind};
+use gnn::typed::{TypedHead, TypedKind};
 use gnn::{Dense, Head, LayerKind, RowFormat, Transform};
 use graphdelta::{After, Degrees, ReachPlan};
 use graphtrainer::batch::EdgeColumns;
+use graphtrainer::schema_of;
 use schemas::{FeatureMeta, GraphMeta, NodeIdx};
 use store::Store;
 
@@ -73,7 +75,7 @@ impl Layers {
                 let limits = settings.slices.iter().map(|slice| vec![slice.limit]);
                 let limits: Vec<Vec<usize>> = limits.collect();
                 Ok(Self {
-                    needed: NeededTypes::new(&schema(graph), &limits, &wanted),
+                    needed: NeededTypes::new(&schema_of(graph), &limits, &wanted),
                     limits,
                     edges,
                     written: vec![written],
@@ -129,6 +131,7 @@ impl Layers {
             layers: layers.collect(),
             degrees: self.degrees(),
             weights: self.reads_weights(),
+            hub_edges: HUB_EDGES,
         }
     }
 
@@ -160,7 +163,23 @@ impl Layers {
     /// Tells whether a layer reads more than the rows of the layer before: Simple-HGN mixes in the
     /// scores of earlier layers.
     pub(super) fn reads_earlier_rows(&self) -> bool {
-        self.kind() == TypedKind::SimpleHgn
+        let Trained::Typed(trained) = &self.trained else {
+            return false;
+        };
+        let mut layers = (1..=self.num_layers()).map(|layer| trained.model.layer_slice(layer));
+        layers.any(|slice| slice.carried_dim().is_some())
+    }
+
+    /// Returns how many in-edges of a node of each relation versions keep: as many as a layer of the
+    /// model reads, whatever the output has.
+    pub(crate) fn keep(&self) -> Vec<usize> {
+        let (record, sampling) = (self.record(), self.plan.sampling);
+        let relations = 0..record.shape.num_relations;
+        let keep = relations.map(|relation| {
+            let limits = record.limits(record.shape.num_layers, relation, sampling);
+            limits.into_iter().max().unwrap_or(0)
+        });
+        keep.collect()
     }
 
     /// Returns the step to logits, for one thread.
@@ -191,18 +210,6 @@ impl Layers {
             layer,
             id,
         })
-    }
-}
-
-fn schema(graph: &GraphMeta) -> Schema {
-    let relations = graph.relations.iter().map(|of| RelationEnds {
-        name: of.name.clone(),
-        from: of.from,
-        to: of.to,
-    });
-    Schema {
-        types: graph.types.iter().map(|of| of.name.clone()).collect(),
-        relations: relations.collect(),
     }
 }
 

@@ -95,8 +95,8 @@ impl<'a> TypedBlocks<'a> {
         Ok((block, local))
     }
 
-    /// Computes the row of a node, some relations of which have so many in-edges that they are
-    /// aggregated in the segments of a full run.
+    /// Computes the row of a node that is a hub of some relations: their in-edges are aggregated in the
+    /// segments of a full run.
     fn hub(
         &self,
         node_type: usize,

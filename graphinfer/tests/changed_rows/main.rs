@@ -51,7 +51,13 @@ enum Hub {
     Changing,
     /// It stays as it is. Each night adds a node without edges, which moves its segments.
     Moving,
+    /// It has [`CROSSED`] in-edges, and one more of the least weight in every other night.
+    Crossing,
 }
+
+/// A fan-out: all in-edges of a hub with so many are aggregated in segments, those of a node with more
+/// in the order of ranks.
+const CROSSED: usize = HUB_EDGES + 100;
 
 /// What a chain of versions has met.
 #[derive(Debug, Default)]
@@ -138,7 +144,12 @@ impl Case {
             let ends = [shape.tables[0].from, shape.tables[0].to];
             let ids = ends.map(|at| snapshot.nodes[at].keys().copied().collect());
             let [from, to]: [Vec<i64>; 2] = ids;
-            let edges = (0..HUB_EDGES + 200).map(|_| Edge {
+            let known = snapshot.edges[0].iter().filter(|edge| edge.dst == to[0]);
+            let count = match self.hub {
+                Hub::Crossing => CROSSED - known.count(),
+                _ => HUB_EDGES + 200,
+            };
+            let edges = (0..count).map(|_| Edge {
                 src: draw.of(&from),
                 dst: to[0],
                 weight: 1.0,
@@ -163,6 +174,21 @@ impl Case {
                 nodes,
                 edges: vec![Vec::new(); shape.tables.len()],
             };
+        }
+        if self.hub == Hub::Crossing {
+            let is_added = version % 2 == 1;
+            let (node, hub) = (
+                -1,
+                *now.nodes[shape.tables[0].to]
+                    .keys()
+                    .find(|id| **id >= 0)
+                    .unwrap(),
+            );
+            let mut nodes = vec![Vec::new(); shape.types.len()];
+            nodes[shape.tables[0].from].push((node, is_added.then_some(1.0)));
+            let mut edges = vec![Vec::new(); shape.tables.len()];
+            edges[0].push((node, hub, is_added.then_some(0.5)));
+            return NightTables { nodes, edges };
         }
         let mut tables = NightTables::draw(shape, now, draw);
         if self.hub == Hub::Changing && version % 2 == 1 {
@@ -386,7 +412,7 @@ fn check_chains(
                 model: model.clone(),
                 typed,
                 weighted,
-                undirected: (at + nth) % 2 == 1,
+                undirected: (at + nth) % 2 == 1 && hub != Hub::Crossing,
                 sampling,
                 fanouts,
                 seed: seed + 10 * at + nth,
@@ -437,5 +463,12 @@ fn hubs_of_the_first_layer_alone_have_the_bits_of_a_full_run() {
 #[test]
 fn hubs_whose_segments_move_have_the_bits_of_a_full_run() {
     let met = check_models(5000, &[Sampling::Uniform], [3, usize::MAX], Hub::Moving);
+    assert!(met.computed > 0 && met.kept > 0, "{met:?}");
+}
+
+/// The first in-edges of the node stay as they are, but a full run adds them up in another order.
+#[test]
+fn in_edges_that_pass_a_large_fan_out_have_the_bits_of_a_full_run() {
+    let met = check_models(7000, &[Sampling::Top], [CROSSED, 3], Hub::Crossing);
     assert!(met.computed > 0 && met.kept > 0, "{met:?}");
 }
