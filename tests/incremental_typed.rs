@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
 use schemas::EmbeddingsDataset;
 
 use crate::harness::{Bench, Job, mix};
 use crate::incremental::{blocks, run_python};
-use crate::needs::{has_modules, python, skip};
+use crate::needs::{has_modules, python, skip, slow};
 
 /// Users and items, numbered; the ids of items are text.
 const TYPES: [&str; 2] = ["item", "user"];
@@ -291,28 +292,37 @@ fn rows(bench: &Bench, output: &str) -> Rows {
     all
 }
 
+/// Items have learnable rows in place of features.
+fn learnable(job: &Job) -> Job {
+    let end = "\n\n[input.edges.buys]";
+    job.with(
+        &format!("features = [\"x\"]{end}"),
+        &format!("embedding = 4{end}"),
+    )
+}
+
 /// Runs the full job on the tables in `tables`, in its own work directory.
-fn full(bench: &Bench, tables: &str, infer: &str) -> Rows {
+fn full(bench: &Bench, tables: &str, infer: &str, adapt: impl Fn(&Job) -> Job) -> Rows {
     let job = Job(format!(
         "{}[infer]\noutput = \"out/full-{tables}\"\nmodel = \"out/model\"\n{infer}\n",
         head(&format!("work-{tables}"), tables)
     ));
-    bench.run(&job, &[]).ok();
+    bench.run(&adapt(&job), &[]).ok();
     rows(bench, &format!("out/full-{tables}"))
 }
 
 /// Runs a chain of versions and compares each, and the last one's compaction, with a full run on the
 /// changed tables.
-fn check_chain(train: &str, infer: &str) {
+fn check_chain(train: &str, infer: &str, adapt: impl Fn(&Job) -> Job) {
     let (bench, mut world) = (Bench::empty(), TypedWorld::new());
     world.write(&bench, "start");
-    bench.run(&first(train, infer), &[]).ok();
+    bench.run(&adapt(&first(train, infer)), &[]).ok();
     let mut changed = 0;
     for at in 1..=3 {
         let (night, whole) = (format!("night-{at}"), format!("tables-{at}"));
         world.night().write(&bench, &night);
         world.write(&bench, &whole);
-        let expected = full(&bench, &whole, infer);
+        let expected = full(&bench, &whole, infer, &adapt);
         let parent = format!("v{}", at - 1);
         // The second night continues the version of a snapshot.
         let lists = match at {
@@ -321,7 +331,8 @@ fn check_chain(train: &str, infer: &str) {
         };
         for (name, list) in ["s", "v"].into_iter().zip(lists) {
             let own = format!("{name}{at}");
-            bench.run(&version(&own, &parent, &list, infer), &[]).ok();
+            let job = version(&own, &parent, &list, infer);
+            bench.run(&adapt(&job), &[]).ok();
             let found = rows(&bench, &format!("out/{own}"));
             assert_eq!(found.len(), expected.len(), "{train}, {own}");
             assert!(found == expected, "{train}, {own}");
@@ -346,9 +357,9 @@ fn check_chain(train: &str, infer: &str) {
     world.night().write(&bench, "night-4");
     world.write(&bench, "tables-4");
     let last = version("v4", "whole", &tables("changes", "night-4"), infer);
-    bench.run(&last, &[]).ok();
+    bench.run(&adapt(&last), &[]).ok();
     assert!(
-        rows(&bench, "out/v4") == full(&bench, "tables-4", infer),
+        rows(&bench, "out/v4") == full(&bench, "tables-4", infer, &adapt),
         "{train}"
     );
     assert_eq!(
@@ -361,34 +372,116 @@ const SAGE: &str = "model = \"sage\"\nhidden = [8]";
 
 #[test]
 fn versions_of_sage_with_types_are_full_runs() {
-    check_chain(SAGE, "types = \"all\"\nrows_per_part = 50\n");
+    check_chain(SAGE, "types = \"all\"\nrows_per_part = 50\n", Job::clone);
 }
 
 #[test]
 fn versions_of_rgcn_with_types_are_full_runs() {
-    check_chain("model = \"rgcn\"\nhidden = [8]", "logits = true\n");
+    let train = "model = \"rgcn\"\nhidden = [8]";
+    check_chain(train, "logits = true\n", Job::clone);
 }
 
 #[test]
 fn versions_of_hgt_with_types_are_full_runs() {
-    check_chain(
-        "model = \"hgt\"\nhidden = [8]\nheads = 2",
-        "layer = 1\ntypes = \"all\"\n",
-    );
+    let train = "model = \"hgt\"\nhidden = [8]\nheads = 2";
+    check_chain(train, "layer = 1\ntypes = \"all\"\n", Job::clone);
 }
 
 #[test]
 fn versions_of_simple_hgn_with_types_are_full_runs() {
     let train = "model = \"simple_hgn\"\nhidden = [8]\nheads = 2";
-    check_chain(train, "layer = 2\ntypes = [\"user\"]\nnormalize = true\n");
+    let infer = "layer = 2\ntypes = [\"user\"]\nnormalize = true\n";
+    check_chain(train, infer, Job::clone);
 }
 
 #[test]
 fn versions_of_items_alone_are_full_runs() {
-    check_chain(
-        "model = \"gatv2\"\nhidden = [8]\nheads = 2",
-        "types = [\"item\"]\n",
+    let train = "model = \"gatv2\"\nhidden = [8]\nheads = 2";
+    check_chain(train, "types = [\"item\"]\n", Job::clone);
+}
+
+#[test]
+fn versions_of_items_with_learnable_rows_are_full_runs() {
+    check_chain(SAGE, "types = \"all\"\n", learnable);
+}
+
+#[test]
+fn several_nights_at_once_and_other_types_are_full_runs() {
+    let (bench, mut world) = (Bench::empty(), TypedWorld::new());
+    world.write(&bench, "start");
+    bench.run(&first(SAGE, "types = [\"user\"]\n"), &[]).ok();
+    let mut nights = String::new();
+    for night in ["night-1", "night-2"] {
+        world.night().write(&bench, night);
+        nights += &tables("changes", night).replace("[input.changes]", "[[input.changes]]");
+    }
+    world.write(&bench, "whole");
+    let both = version("v2", "v0", &nights, "types = [\"user\"]\n");
+    bench.run(&both, &[]).ok();
+    let of_users = rows(&bench, "out/v2");
+    let expected = full(&bench, "whole", "types = \"all\"\n", Job::clone);
+    let is_user = |row: &(&(String, String), &(Vec<u32>, String))| row.0.0 == "user";
+    assert!(of_users.iter().eq(expected.iter().filter(is_user)));
+    // With other types, all rows are computed.
+    TypedNight::default().write(&bench, "nothing");
+    let all = version(
+        "v3",
+        "v2",
+        &tables("changes", "nothing"),
+        "types = \"all\"\n",
     );
+    bench.run(&all, &[]).ok();
+    assert!(rows(&bench, "out/v3") == expected);
+    let why = bench.manifest("out/v3")["report"]["why_full"].clone();
+    assert_eq!(
+        why,
+        "the model or a key of [infer] is another than the parent's"
+    );
+}
+
+/// Kills until so many runs were killed before they had ended.
+const KILLS: usize = 30;
+
+#[test]
+fn kills_leave_whole_versions_of_types() {
+    if !slow() {
+        return;
+    }
+    let (bench, mut world) = (Bench::empty(), TypedWorld::new());
+    world.write(&bench, "start");
+    let infer = "types = \"all\"\nrows_per_part = 20\n";
+    bench.run(&first(SAGE, infer), &[]).ok();
+    let before = rows(&bench, "out/v0");
+    world.night().write(&bench, "night");
+    world.write(&bench, "whole");
+    let expected = full(&bench, "whole", infer, Job::clone);
+    let job = |own: &str| version(own, "v0", &tables("changes", "night"), infer);
+    let started = Instant::now();
+    bench.run(&job("calm"), &[]).ok();
+    let longest = started.elapsed();
+    let (mut killed, mut draws) = (0, 0);
+    while killed < KILLS {
+        let own = format!("killed-{draws}");
+        for _ in 0..3 {
+            bench.write(&job(&own));
+            let mut child = bench
+                .command(&["run", "job.toml", "--quiet"])
+                .spawn()
+                .unwrap();
+            draws += 1;
+            std::thread::sleep(longest.mul_f64((mix(37, draws) % 1000) as f64 / 1000.0));
+            killed += usize::from(child.try_wait().unwrap().is_none());
+            child.kill().unwrap(); // SIGKILL: no handler runs
+            child.wait().unwrap();
+            assert!(rows(&bench, "out/v0") == before);
+            let output = format!("out/{own}");
+            if bench.path(&format!("{output}/_SUCCESS")).exists() {
+                assert!(rows(&bench, &output) == expected, "{own} after a kill");
+            }
+        }
+        bench.run(&job(&own), &[]).ok();
+        assert!(rows(&bench, &format!("out/{own}")) == expected, "{own}");
+    }
 }
 
 #[test]
