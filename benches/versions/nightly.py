@@ -81,6 +81,35 @@ def run(args, name, text, *more):
     return seconds, peak * 1024 / 1e9
 
 
+def in_turns(args, jobs, compare):
+    """Runs versions and the job "full" in turns; calls `compare` after the first turn.
+
+    Returns the cells of their figures, and the manifest of the version of changes.
+    """
+    seconds, peaks = ({name: [] for name in jobs} for _ in range(2))
+    for turn in range(args.turns):
+        for name, text in jobs.items():
+            for left in [name, "work-full" if name == "full" else name]:
+                shutil.rmtree(args.dir / left, ignore_errors=True)
+            of_run = run(args, name, text)
+            seconds[name].append(of_run[0])
+            peaks[name].append(of_run[1])
+        if turn == 0:
+            compare()
+    medians = {name: statistics.median(of) for name, of in seconds.items()}
+    versions = [name for name in jobs if name != "full"]
+    cells = [f"{of:.2f} s" for of in medians.values()]
+    cells.append(", ".join(f"{medians[name] / medians['full']:.2f}" for name in versions))
+    cells.append(", ".join(f"{max(of):.2f}" for of in peaks.values()) + " GB")
+    return cells, json.loads((args.dir / "changes/_manifest.json").read_text())
+
+
+def written_share(manifest, num_nodes):
+    """Returns the cell of the share of the rows that a version has written."""
+    mode = " (full)" if manifest["report"]["mode"] == "full" else ""
+    return f"{manifest['version']['upserts'] / num_nodes:.1%}{mode}"
+
+
 def draw_changes(args, edges, case, seed):
     """Writes changes and the changed table of edges; returns their folder."""
     share, of_nodes = CASES[case]
@@ -116,7 +145,7 @@ def draw_changes(args, edges, case, seed):
 
 
 def rows(output, node_type=""):
-    """Returns ids and embeddings of an output or of a type there, a version or not, sorted by id."""
+    """Returns ids and embeddings of an output or a type there, a version or not, sorted by id."""
     manifest = json.loads((output / "_manifest.json").read_text())
     replaced, kept = {}, []
     version = manifest.get("version")
@@ -213,29 +242,18 @@ def main():
             }
             full = INPUT.format(work="work-full", edges=f"{folder.name}/edges.parquet")
             jobs["full"] = full + infer.replace("OUT", "full")
-            seconds, peaks = ({name: [] for name in jobs} for _ in range(2))
-            for turn in range(args.turns):
-                for name, text in jobs.items():
-                    for left in [name, "work-full" if name == "full" else name]:
-                        shutil.rmtree(args.dir / left, ignore_errors=True)
-                    of_run = run(args, name, text)
-                    seconds[name].append(of_run[0])
-                    peaks[name].append(of_run[1])
-                if turn == 0:
-                    of_full = rows(args.dir / "full")
-                    for name in tables:
-                        same = map(np.array_equal, rows(args.dir / name), of_full)
-                        assert all(same), f"{model}, {case}, {name}: the rows differ"
-            medians = {name: statistics.median(of) for name, of in seconds.items()}
-            manifest = json.loads((args.dir / "changes/_manifest.json").read_text())
+
+            def compare():
+                of_full = rows(args.dir / "full")
+                for name in tables:
+                    same = map(np.array_equal, rows(args.dir / name), of_full)
+                    assert all(same), f"{model}, {case}, {name}: the rows differ"
+
+            figures, manifest = in_turns(args, jobs, compare)
             num_nodes = parquet.read_metadata(args.dir / "nodes.parquet").num_rows
-            share = manifest["version"]["upserts"] / num_nodes
+            share = written_share(manifest, num_nodes)
             bytes_share = size(args.dir / "changes") / size(args.dir / "full")
-            mode = " (full)" if manifest["report"]["mode"] == "full" else ""
-            cells = [model, case, f"{share:.1%}{mode}", f"{bytes_share:.1%}"]
-            cells += [f"{of:.2f} s" for of in medians.values()]
-            cells.append(", ".join(f"{medians[name] / medians['full']:.2f}" for name in tables))
-            cells.append(", ".join(f"{max(of):.2f}" for of in peaks.values()) + " GB")
+            cells = [model, case, share, f"{bytes_share:.1%}", *figures]
             print(f"| {' | '.join(cells)} |", flush=True)
 
 

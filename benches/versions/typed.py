@@ -9,10 +9,8 @@ of all types are compared bit for bit in the first turn.
     python typed.py --program graphflat --dir DIR [--nodes N] [--edges M] [--turns T]
 """
 import argparse
-import json
 import re
 import shutil
-import statistics
 import subprocess
 import tomllib
 from pathlib import Path
@@ -20,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
-from nightly import rows, run
+from nightly import in_turns, rows, run, written_share
 
 SHARES = {"nothing": 0.0, "0.1 % of the edges": 0.001, "1 % of the edges": 0.01}
 MODELS = {
@@ -72,6 +70,8 @@ def main():
     # The jobs lie beside the tables.
     start = re.sub(r'path = ".*/', 'path = "', text.split("[flatten]")[0])
     start = re.sub(r"work_dir = .*", 'work_dir = "work"', start)
+    files = [args.dir / f"nodes-{name}.parquet" for name in tables["nodes"]]
+    num_nodes = sum(parquet.read_metadata(file).num_rows for file in files)
     folders = {}
     for seed, (case, share) in enumerate(SHARES.items()):
         folders[case] = args.dir / f"changes-{seed}"
@@ -89,9 +89,11 @@ def main():
         first = infer.replace("OUT", f"first-{model}")
         run(args, "first", f"{start}{first}[incremental]\n")
         for case, folder in folders.items():
-            keys_of = lambda kind: "".join(
-                f'edges.{name} = "{folder.name}/{kind}-{name}.parquet"\n' for name in tables["edges"]
-            )
+
+            def keys_of(kind):
+                path = lambda name: f"{folder.name}/{kind}-{name}.parquet"
+                return "".join(f'edges.{name} = "{path(name)}"\n' for name in tables["edges"])
+
             nodes = "".join(f'nodes.{name} = "nodes-{name}.parquet"\n' for name in tables["nodes"])
             lists = {
                 "changes": f"[input.changes]\n{keys_of('changes')}\n",
@@ -105,30 +107,15 @@ def main():
             of_day = start.replace('"edges-', f'"{folder.name}/edges-')
             of_day = of_day.replace('work_dir = "work"', 'work_dir = "work-full"')
             jobs["full"] = of_day + infer.replace("OUT", "full")
-            seconds, peaks = ({name: [] for name in jobs} for _ in range(2))
-            for turn in range(args.turns):
-                for name, of_job in jobs.items():
-                    for left in [name, "work-full" if name == "full" else name]:
-                        shutil.rmtree(args.dir / left, ignore_errors=True)
-                    of_run = run(args, name, of_job)
-                    seconds[name].append(of_run[0])
-                    peaks[name].append(of_run[1])
-                for name, node_type in ((a, b) for a in lists for b in tables["nodes"] if not turn):
-                    found, expected = (rows(args.dir / of, node_type) for of in (name, "full"))
+
+            def compare():
+                for name, of in ((name, of) for name in lists for of in tables["nodes"]):
+                    found, expected = (rows(args.dir / output, of) for output in (name, "full"))
                     same = map(np.array_equal, found, expected)
-                    assert all(same), f"{model}, {case}, {name}, {node_type}: the rows differ"
-            medians = {name: statistics.median(of) for name, of in seconds.items()}
-            manifest = json.loads((args.dir / "changes/_manifest.json").read_text())
-            written = manifest["version"]["upserts"]
-            share = written / sum(
-                parquet.read_metadata(args.dir / f"nodes-{name}.parquet").num_rows
-                for name in tables["nodes"]
-            )
-            mode = " (full)" if manifest["report"]["mode"] == "full" else ""
-            cells = [model, case, f"{share:.1%}{mode}"]
-            cells += [f"{of:.2f} s" for of in medians.values()]
-            cells.append(", ".join(f"{medians[name] / medians['full']:.2f}" for name in lists))
-            cells.append(", ".join(f"{max(of):.2f}" for of in peaks.values()) + " GB")
+                    assert all(same), f"{model}, {case}, {name}, {of}: the rows differ"
+
+            figures, manifest = in_turns(args, jobs, compare)
+            cells = [model, case, written_share(manifest, num_nodes), *figures]
             print(f"| {' | '.join(cells)} |", flush=True)
 
 
