@@ -270,16 +270,14 @@ impl<'a> Version<'a> {
                 |(relation, limit)| (self.in_degree(relation, nodes[at]) as usize).min(limit);
             reads.map(read).sum()
         };
-        let type_of = |at: usize| self.after.type_of(nodes[at]);
+        let type_of = |node: NodeIdx| self.after.type_of(node);
         let mut blocks: Vec<(usize, Range<usize>)> = Vec::new();
         let mut start = 0;
-        while start < nodes.len() {
-            let node_type = type_of(start);
-            let of_type =
-                nodes[start..].partition_point(|&node| self.after.type_of(node) == node_type);
-            let of_type = cut_blocks(start..start + of_type, num_read);
-            start = of_type.last().map_or(nodes.len(), |block| block.end);
-            blocks.extend(of_type.into_iter().map(|block| (node_type, block)));
+        for of_type in nodes.chunk_by(|&a, &b| type_of(a) == type_of(b)) {
+            let end = start + of_type.len();
+            let cut = cut_blocks(start..end, num_read).into_iter();
+            blocks.extend(cut.map(|block| (type_of(of_type[0]), block)));
+            start = end;
         }
         let done = Mutex::new(Vec::with_capacity(blocks.len()));
         let on_thread = || self.blocks(layer);
