@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, Date32Array, Float32Array, Int64Array, StringArray};
+use arrow::array::{ArrayRef, Date32Array, Float32Array, Int64Array, ListArray, StringArray};
+use arrow::datatypes::{Float32Type, Int32Type};
 use schemas::{EmbeddingsDataset, Labels};
 
 use crate::harness::{Bench, Job, Outcome, mix};
@@ -216,8 +217,8 @@ impl Night {
     }
 }
 
-/// The columns of features: `x` and `y`, and if they are odd `kind`, `day` and `gap`, which follow
-/// from these.
+/// The columns of features: `x` and `y`, and if they are odd `kind`, `day`, `gap` and the sparse
+/// `index` and `value`, which follow from these.
 fn feature_columns(features: &[[f32; 2]], odd: bool) -> Vec<(&'static str, ArrayRef)> {
     let of = |column: usize| features.iter().map(move |row| row[column]);
     let mut columns = vec![("x", floats(of(0))), ("y", floats(of(1)))];
@@ -232,6 +233,23 @@ fn feature_columns(features: &[[f32; 2]], odd: bool) -> Vec<(&'static str, Array
         let day: ArrayRef = Arc::new(Date32Array::from_iter_values(of(1).map(step)));
         let gap: ArrayRef = Arc::new(Float32Array::from_iter(gap));
         columns.extend([("kind", kind), ("day", day), ("gap", gap)]);
+        // A node has no number, one or two.
+        let numbers = |[x, y]: [f32; 2]| {
+            let all = [(step(x) % 5, x + 1.0), (5 + step(y) % 3, y)];
+            all.into_iter().take(usize::try_from(step(x) % 3).unwrap())
+        };
+        let index = features
+            .iter()
+            .map(|&row| Some(numbers(row).map(|(at, _)| Some(at)).collect::<Vec<_>>()));
+        let value = features
+            .iter()
+            .map(|&row| Some(numbers(row).map(|(_, of)| Some(of)).collect::<Vec<_>>()));
+        let index = ListArray::from_iter_primitive::<Int32Type, _, _>(index);
+        let value = ListArray::from_iter_primitive::<Float32Type, _, _>(value);
+        columns.extend([
+            ("index", Arc::new(index) as ArrayRef),
+            ("value", Arc::new(value) as ArrayRef),
+        ]);
     }
     columns
 }
@@ -342,7 +360,7 @@ fn check_chain(model: &str, infer: &str, [edges_from, edges_to]: [&str; 2]) {
     let (bench, mut world) = (Bench::empty(), World::new());
     let adapt = |job: Job| job.with(edges_from, edges_to);
     world.undirected = edges_to.contains("undirected");
-    world.odd = edges_to.contains("kind");
+    world.odd = edges_to.contains("kind") || edges_to.contains("sparse");
     world.weighted = edges_to.contains("weight");
     world.write(&bench, "start");
     bench.run(&adapt(first(model, infer)), &[]).ok();
@@ -428,6 +446,16 @@ fn versions_of_learnable_rows_are_full_runs() {
 #[test]
 fn versions_of_the_last_layer_are_full_runs() {
     check_chain("gin", "layer = 2\nprediction = true\n", DIRECTED);
+}
+
+#[test]
+fn versions_of_sparse_features_are_full_runs() {
+    let sparse = [
+        "features = [\"x\", \"y\"]",
+        "sparse = { index = \"index\", value = \"value\", width = 8 }\ntransform = \"row_normalize\"",
+    ];
+    check_chain("gcn", "", sparse);
+    check_chain("sage", "", sparse);
 }
 
 #[test]

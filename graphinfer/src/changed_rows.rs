@@ -296,12 +296,7 @@ impl<'a> Version<'a> {
     /// Returns a layer of the model, for one thread.
     fn blocks(&self, layer: usize) -> Box<dyn Blocks + '_> {
         match &self.model.trained {
-            Trained::Untyped(trained) => Box::new(UntypedBlocks {
-                version: self,
-                trained,
-                layer,
-                conv: trained.model.layer_slice(layer, false),
-            }),
+            Trained::Untyped(trained) => Box::new(UntypedBlocks::new(self, trained, layer)),
             Trained::Typed(trained) => Box::new(TypedBlocks::new(self, trained, layer)),
         }
     }

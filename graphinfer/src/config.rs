@@ -107,7 +107,7 @@ pub enum InferTypes {
 
 /// The forms in which types are written in a job file.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "allowed is \"all\" or a list of node types")]
 enum WrittenTypes {
     Word(String),
     List(Vec<String>),

@@ -224,12 +224,9 @@ impl Graph {
         convert::sampling(self.store.meta().sampling)
     }
 
-    /// Tells whether the raw features are sparse.
-    pub(crate) fn is_sparse(&self) -> bool {
-        matches!(
-            self.store.meta().graph.types[0].features,
-            FeatureMeta::Sparse { .. }
-        )
+    /// Returns the kind and width of the raw features.
+    pub(crate) fn features(&self) -> FeatureMeta {
+        self.store.meta().graph.types[0].features
     }
 
     /// Gathers the raw features of some own rows and applies the model's transform. Learnable rows

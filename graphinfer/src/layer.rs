@@ -74,9 +74,7 @@ impl Rounds<'_> {
 
     /// Returns the conv of a layer, for one thread.
     pub(crate) fn conv(&self, layer: usize) -> LayerSlice<'_> {
-        let is_sparse = self.graph.is_sparse() || self.trained.transform.makes_sparse();
-        // Learnable rows make the input of layer 1 dense.
-        let is_sparse = layer == 1 && is_sparse && self.trained.embedding.is_none();
+        let is_sparse = self.trained.reads_sparse(layer, self.graph.features());
         self.trained.model.layer_slice(layer, is_sparse)
     }
 

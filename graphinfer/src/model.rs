@@ -13,8 +13,8 @@ use schemas::dataset::{holds_output, verify_checksums};
 use schemas::storage::entries;
 use schemas::xxh::file_checksum;
 use schemas::{
-    FileEntry, FlattenMeta, GraphColumns, GraphMeta, LabelKind, LabelMeta, Sampling, SchemaError,
-    TypeMeta, TypedColumns, keep_at_hop, read_manifest, use_at_layer,
+    FeatureMeta, FileEntry, FlattenMeta, GraphColumns, GraphMeta, LabelKind, LabelMeta, Sampling,
+    SchemaError, TypeMeta, TypedColumns, keep_at_hop, read_manifest, use_at_layer,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -196,9 +196,25 @@ impl Trained {
             Self::Typed(trained) => trained.settings(plan),
         }
     }
+
+    /// Returns the kind of the layers.
+    pub(crate) fn kind(&self) -> TypedKind {
+        match self {
+            Self::Untyped(trained) => TypedKind::Conv(trained.model.architecture().layer),
+            Self::Typed(trained) => trained.model.architecture().layer,
+        }
+    }
 }
 
 impl TrainedModel {
+    /// Tells whether a layer, from 1, reads sparse rows, for nodes with these features.
+    pub(crate) fn reads_sparse(&self, layer: usize, features: FeatureMeta) -> bool {
+        let is_sparse = matches!(features, FeatureMeta::Sparse { .. });
+        // Learnable rows make the input of layer 1 dense.
+        let stays = self.embedding.is_none();
+        layer == 1 && stays && (is_sparse || self.transform.makes_sparse())
+    }
+
     /// Logs warnings: columns cannot be checked, or the embeddings are the logits.
     pub(crate) fn warn(&self, plan: &InferPlan) {
         if plan.check_columns && self.columns.is_none() {

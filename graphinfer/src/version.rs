@@ -17,9 +17,9 @@ use graphdelta::{
     After, Changes, DeltaError, Night, Numbers, Overlay, Reach, Snapshot, Work, reach,
 };
 use schemas::{
-    ChangesSpec, ColumnMeta, Dangling, EmbeddingsDataset, Event, FeatureMeta, GraphPlan,
-    KeptOutput, Manifest, NodeIdx, Opened, Output, ParentOutput, Progress, Sampling, VersionMeta,
-    error_chain, write_version_part,
+    ChangesSpec, ColumnMeta, Dangling, EmbeddingsDataset, Event, GraphPlan, KeptOutput, Manifest,
+    NodeIdx, Opened, Output, ParentOutput, Progress, Sampling, VersionMeta, error_chain,
+    write_version_part,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -126,21 +126,15 @@ pub fn check_kept_plan(plan: &InferPlan, graph: &GraphPlan) -> Result<(), InferE
         () if relations.any(|of| of.edges.dangling() == Dangling::Drop) => {
             "`dangling` is \"drop\", so a new node may have edges that were left out before"
         }
-        () => return refuse_plan(plan, features(graph)),
+        () => return refuse_plan(plan),
     };
     Err(InferError::FullRun(problem))
-}
-
-/// Returns the features of each type.
-fn features(graph: &GraphPlan) -> impl Iterator<Item = FeatureMeta> {
-    graph.types.iter().map(|of| of.nodes.feature_meta())
 }
 
 /// Opens a model whose rows can be kept.
 fn open_model(plan: &InferPlan, graph: &GraphPlan) -> Result<Trained, InferError> {
     check_kept_plan(plan, graph)?;
-    let (trained, _) = open_kept(plan, features(graph))?;
-    Ok(trained)
+    Ok(open_kept(plan)?.0)
 }
 
 /// Predicts what a version computes.

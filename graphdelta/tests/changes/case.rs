@@ -5,7 +5,8 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
+use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow::datatypes::{Float32Type, Int32Type};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use schemas::{ChangesSpec, GraphPlan, Ids, InputSpec, Progress, Sampling, TablePath};
@@ -38,11 +39,16 @@ pub(crate) struct Table {
     pub(crate) reverse: Option<&'static str>,
 }
 
+/// Width of sparse features.
+pub(crate) const SPARSE_WIDTH: usize = 8;
+
 /// Types and tables; ids of odd types are strings.
 #[derive(Clone)]
 pub(crate) struct Shape {
     /// Whether ids have gaps.
     pub(crate) gaps: bool,
+    /// Whether features are sparse, [`SPARSE_WIDTH`] wide, in place of one number.
+    pub(crate) sparse: bool,
     pub(crate) types: Vec<&'static str>,
     pub(crate) tables: Vec<Table>,
 }
@@ -74,6 +80,7 @@ impl Shape {
         };
         Self {
             gaps: true,
+            sparse: false,
             types: vec![""],
             tables: vec![table],
         }
@@ -89,6 +96,7 @@ impl Shape {
         };
         Self {
             gaps: true,
+            sparse: false,
             types: vec!["a", "b"],
             tables: vec![
                 table("likes", 0, 1, false, Some("are_liked")),
@@ -129,6 +137,34 @@ impl Shape {
         ids.unwrap().hash(0)
     }
 
+    /// Returns the columns of features of some nodes; null where nodes are removed.
+    pub(crate) fn features(
+        &self,
+        nodes: impl Iterator<Item = Option<f32>> + Clone,
+    ) -> Vec<(&'static str, ArrayRef)> {
+        if !self.sparse {
+            return vec![("f", Arc::new(nodes.collect::<Float32Array>()))];
+        }
+        // Up to two numbers a node; a node of feature 0 has none.
+        let numbers = |feature: f32| {
+            let at = (0..5).take_while(|&at| at as f32 + 1.0 < feature).count() as i32;
+            let numbers = [(at, feature), (7, feature / 2.0)];
+            let count = usize::from(feature > 0.0) + usize::from(feature > 3.0);
+            numbers.into_iter().take(count)
+        };
+        let index = nodes.clone().map(|feature| {
+            let of_node = numbers(feature?).map(|(at, _)| Some(at));
+            Some(of_node.collect::<Vec<Option<i32>>>())
+        });
+        let value = nodes.map(|feature| {
+            let of_node = numbers(feature?).map(|(_, value)| Some(value));
+            Some(of_node.collect::<Vec<Option<f32>>>())
+        });
+        let index = ListArray::from_iter_primitive::<Int32Type, _, _>(index);
+        let value = ListArray::from_iter_primitive::<Float32Type, _, _>(value);
+        vec![("i", Arc::new(index)), ("f", Arc::new(value))]
+    }
+
     /// Draws a graph with parallel edges, self-loops and a hub.
     pub(crate) fn draw(&self, draw: &mut Draw) -> Snapshot {
         let nodes = self.types.iter().map(|_| {
@@ -161,14 +197,18 @@ impl Shape {
         let mut input = json!({ "nodes": {}, "edges": {} });
         for (at, name) in self.types.iter().enumerate() {
             let nodes = &snapshot.nodes[at];
-            let features = Float32Array::from_iter_values(nodes.values().copied());
-            let ids = self.ids(at, nodes.keys().copied());
+            let mut columns = vec![("id", self.ids(at, nodes.keys().copied()))];
+            columns.extend(self.features(nodes.values().map(|&value| Some(value))));
             let file = format!("nodes-{name}.parquet");
-            write(
-                &dir.join(&file),
-                vec![("id", ids), ("f", Arc::new(features))],
-            );
-            input["nodes"][name] = json!({ "path": file, "id": "id", "features": ["f"] });
+            write(&dir.join(&file), columns);
+            let mut table = json!({ "path": file, "id": "id" });
+            match self.sparse {
+                false => table["features"] = json!(["f"]),
+                true => {
+                    table["sparse"] = json!({ "index": "i", "value": "f", "width": SPARSE_WIDTH });
+                }
+            }
+            input["nodes"][name] = table;
         }
         for (of, edges) in self.tables.iter().zip(&snapshot.edges) {
             let weights = edges.iter().map(|edge| edge.weight);

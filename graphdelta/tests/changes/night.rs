@@ -139,14 +139,10 @@ impl NightTables {
         let mut spec = ChangesSpec::default();
         for (at, rows) in self.nodes.iter().enumerate() {
             let ops = rows.iter().map(|row| op(row.1.is_some()));
-            let columns = vec![
-                ("id", shape.ids(at, rows.iter().map(|row| row.0))),
-                (
-                    "f",
-                    Arc::new(rows.iter().map(|row| row.1).collect::<Float32Array>()) as ArrayRef,
-                ),
-                ("op", Arc::new(StringArray::from_iter_values(ops))),
-            ];
+            let ops: ArrayRef = Arc::new(StringArray::from_iter_values(ops));
+            let ids = shape.ids(at, rows.iter().map(|row| row.0));
+            let mut columns = vec![("id", ids), ("op", ops)];
+            columns.extend(shape.features(rows.iter().map(|row| row.1)));
             let file = format!("nodes-{at}.parquet");
             write(&dir.join(&file), columns);
             spec.nodes.insert(shape.types[at].to_owned(), path(&file));

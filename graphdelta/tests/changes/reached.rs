@@ -266,6 +266,7 @@ fn changes_of_untyped_graphs_reach_what_a_bitmap_walk_reaches() {
     (0..26).for_each(|seed| {
         let shape = Shape {
             gaps: seed % 3 > 0,
+            sparse: seed % 4 == 1,
             ..Shape::untyped(seed % 2 == 1)
         };
         check(&shape, seed);

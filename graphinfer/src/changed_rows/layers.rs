@@ -10,14 +10,12 @@ use crate::model::{Record, Trained};
 use crate::plan::InferPlan;
 use crate::typed::{NeededTypes, TypedSettings, Wanted, WrittenColumns, check_typed_model};
 use gnn::typed::{TypedHead, TypedKind};
-use gnn::{Dense, Head, LayerKind, RowFormat, Transform};
+use gnn::{Dense, Head, LayerKind, RowFormat};
 use graphdelta::{After, Degrees, ReachPlan};
 use graphtrainer::batch::EdgeColumns;
 use graphtrainer::schema_of;
-use schemas::{FeatureMeta, GraphMeta, NodeIdx};
+use schemas::{GraphMeta, NodeIdx};
 use store::Store;
-
-const SPARSE: &str = "features are sparse";
 
 /// A model whose rows can be kept from version to version, and what its layers read.
 pub(crate) struct Layers {
@@ -56,8 +54,7 @@ impl Layers {
     /// Opens the model of a plan.
     pub(crate) fn open(plan: &InferPlan, store: &Store) -> Result<Self, InferError> {
         let graph = &store.meta().graph;
-        let features = graph.types.iter().map(|of| of.features);
-        let (trained, plan) = open_kept(plan, features)?;
+        let (trained, plan) = open_kept(plan)?;
         if store.cluster().num_processes() > 1 {
             return Err(InferError::FullRun("the job runs in several processes"));
         }
@@ -139,16 +136,9 @@ impl Layers {
         self.edges.iter().any(|of| of.weight)
     }
 
-    fn kind(&self) -> TypedKind {
-        match &self.trained {
-            Trained::Untyped(trained) => TypedKind::Conv(trained.model.architecture().layer),
-            Trained::Typed(trained) => trained.model.architecture().layer,
-        }
-    }
-
     /// Returns the in-degrees that the model reads besides those of changed in-edges.
     pub(super) fn degrees(&self) -> Degrees {
-        match self.kind() {
+        match self.trained.kind() {
             TypedKind::Conv(LayerKind::Gcn) => Degrees::Sources,
             _ if self.reads_weights() => Degrees::Own,
             // From the mean of a sample the in-degree cancels, without weights (gnn/src/coefficient.rs).
@@ -213,28 +203,14 @@ impl Layers {
     }
 }
 
-/// Opens the model of a plan for nodes with these features, by type, and refuses it if its rows
-/// cannot be kept. Returns it with the plan that has the defaults of the model's task.
-pub(crate) fn open_kept(
-    plan: &InferPlan,
-    features: impl IntoIterator<Item = FeatureMeta>,
-) -> Result<(Trained, InferPlan), InferError> {
-    refuse_plan(plan, features)?;
+/// Opens the model of a plan, and refuses it if its rows cannot be kept. Returns it with the plan that
+/// has the defaults of the model's task.
+pub(crate) fn open_kept(plan: &InferPlan) -> Result<(Trained, InferPlan), InferError> {
+    refuse_plan(plan)?;
     let opened = Trained::open(plan)?;
     let plan = opened.record().completed(plan);
-    let (makes_sparse, kind) = match &opened {
-        Trained::Untyped(trained) => {
-            let kind = TypedKind::Conv(trained.model.architecture().layer);
-            (trained.transform.makes_sparse(), kind)
-        }
-        Trained::Typed(trained) => {
-            let makes_sparse = trained.transforms.iter().any(Transform::makes_sparse);
-            (makes_sparse, trained.model.architecture().layer)
-        }
-    };
     let problem = match () {
-        () if makes_sparse => SPARSE,
-        () if kind == TypedKind::Conv(LayerKind::LightGcn) => {
+        () if opened.kind() == TypedKind::Conv(LayerKind::LightGcn) => {
             "lightgcn reads the rows of all layers"
         }
         () if opened.record().shape.has_readout => "the model gives embeddings of graphs",
@@ -243,19 +219,14 @@ pub(crate) fn open_kept(
     Err(InferError::FullRun(problem))
 }
 
-/// Refuses a plan whose rows cannot be kept, whatever the model; `features` are those of each type.
-pub(crate) fn refuse_plan(
-    plan: &InferPlan,
-    features: impl IntoIterator<Item = FeatureMeta>,
-) -> Result<(), InferError> {
-    let is_sparse = |of: FeatureMeta| matches!(of, FeatureMeta::Sparse { .. });
+/// Refuses a plan whose rows cannot be kept, whatever the model.
+pub(crate) fn refuse_plan(plan: &InferPlan) -> Result<(), InferError> {
     let problem = match () {
         () if plan.method != Method::Layers => "`infer.method` is \"neighborhoods\"",
         () if plan.targets != InferTargets::All => "`infer.targets` is a list",
         () if plan.compare_sampling => "`infer.compare_sampling` is true",
         () if !plan.columns.is_empty() => "`infer.columns` copies columns of the node table",
         () if plan.rows != RowFormat::F32 => "`infer.rows` keeps rows in 16 bits",
-        () if features.into_iter().any(is_sparse) => SPARSE,
         () => return Ok(()),
     };
     Err(InferError::FullRun(problem))

@@ -14,10 +14,23 @@ const RELATION: usize = 0;
 
 /// A layer, for one thread.
 pub(super) struct UntypedBlocks<'a> {
-    pub(super) version: &'a Version<'a>,
-    pub(super) trained: &'a TrainedModel,
-    pub(super) layer: usize,
-    pub(super) conv: LayerSlice<'a>,
+    version: &'a Version<'a>,
+    trained: &'a TrainedModel,
+    layer: usize,
+    conv: LayerSlice<'a>,
+}
+
+impl<'a> UntypedBlocks<'a> {
+    pub(super) fn new(version: &'a Version<'a>, trained: &'a TrainedModel, layer: usize) -> Self {
+        let features = version.after.store().meta().graph.types[0].features;
+        let is_sparse = trained.reads_sparse(layer, features);
+        Self {
+            version,
+            trained,
+            layer,
+            conv: trained.model.layer_slice(layer, is_sparse),
+        }
+    }
 }
 
 impl Blocks for UntypedBlocks<'_> {
@@ -81,10 +94,10 @@ impl UntypedBlocks<'_> {
     }
 
     /// Returns the rows of some nodes before the layer.
-    fn before(&self, nodes: &[NodeIdx], rows: &KeptRows) -> Result<Dense, InferError> {
+    fn before(&self, nodes: &[NodeIdx], rows: &KeptRows) -> Result<Input, InferError> {
         if self.layer > 1 {
             let cols = self.trained.model.architecture().input_dim(self.layer);
-            return Ok(rows.gather(self.layer - 1, nodes, cols));
+            return Ok(Input::Dense(rows.gather(self.layer - 1, nodes, cols)));
         }
         let after = self.version.after;
         let meta = after.store().meta().graph.types[0].features;
@@ -97,7 +110,7 @@ impl UntypedBlocks<'_> {
         if let Some(embedding) = &self.trained.embedding {
             input = completed(input, embedding, nodes.iter().map(|&node| after.id(node)));
         }
-        Ok(convert::dense(input))
+        Ok(input)
     }
 
     /// Returns the rows of some nodes as the layer aggregates them.
@@ -108,11 +121,10 @@ impl UntypedBlocks<'_> {
     ) -> Result<Projected<Dense>, InferError> {
         let before = self.before(nodes, rows)?;
         if self.conv.projects() {
-            let before = ReadyInput::new(Input::Dense(before))?;
-            return Ok(self.conv.project(before)?);
+            return Ok(self.conv.project(ReadyInput::new(before)?)?);
         }
         Ok(Projected {
-            rows: before,
+            rows: convert::dense(before),
             scores: None,
         })
     }
@@ -122,7 +134,6 @@ impl UntypedBlocks<'_> {
         if !self.conv.reads_own() {
             return Ok(None);
         }
-        let own = self.before(nodes, rows)?;
-        Ok(Some(ReadyInput::new(Input::Dense(own))?))
+        Ok(Some(ReadyInput::new(self.before(nodes, rows)?)?))
     }
 }

@@ -19,7 +19,7 @@ use schemas::{
 use serde_json::{Value, json};
 use store::Store;
 
-use case::{Draw, Edge, Shape, Snapshot, Table, build};
+use case::{Draw, Edge, SPARSE_WIDTH, Shape, Snapshot, Table, build};
 use night::NightTables;
 
 /// More in-edges make a node a hub.
@@ -32,6 +32,7 @@ struct Case {
     typed: bool,
     /// The model reads edge weights.
     weighted: bool,
+    sparse: bool,
     undirected: bool,
     sampling: Sampling,
     /// Of two layers; `usize::MAX` is all.
@@ -72,7 +73,7 @@ struct Met {
 
 impl Case {
     fn shape(&self) -> Shape {
-        match self.typed {
+        let shape = match self.typed {
             // Its relations must lead from a type to itself.
             true if self.model["layer"] == "gcn" => Shape {
                 tables: vec![
@@ -89,6 +90,10 @@ impl Case {
             },
             true => Shape::typed(),
             false => Shape::untyped(self.undirected),
+        };
+        Shape {
+            sparse: self.sparse,
+            ..shape
         }
     }
 
@@ -114,7 +119,9 @@ impl Case {
         });
         let own = match self.typed {
             true => typed_keys(shape, self.weighted),
-            false => json!({ "in_dim": 1, "edge_dim": null, "edge_weight": self.weighted }),
+            false => json!({
+                "in_dim": in_dim(shape), "edge_dim": null, "edge_weight": self.weighted,
+            }),
         };
         for keys in [&own, &self.model] {
             for (key, value) in keys.as_object().unwrap() {
@@ -206,11 +213,16 @@ impl Case {
     }
 }
 
+/// Width of the features.
+fn in_dim(shape: &Shape) -> usize {
+    if shape.sparse { SPARSE_WIDTH } else { 1 }
+}
+
 /// The keys of an architecture of a typed graph.
 fn typed_keys(shape: &Shape, weighted: bool) -> Value {
     let types = shape.types.iter();
     let types: Vec<Value> = types
-        .map(|name| json!({ "name": name, "in_dim": 1 }))
+        .map(|name| json!({ "name": name, "in_dim": in_dim(shape) }))
         .collect();
     let relations = shape.relations().into_iter().map(|(name, from, to)| {
         json!({
@@ -291,10 +303,11 @@ fn num_hubs(after: &After) -> usize {
 
 fn check(case: &Case, met: &mut Met) {
     let what = format!(
-        "{}, typed {}, weighted {}, undirected {}, {:?}, {:?}, seed {}",
+        "{}, typed {}, weighted {}, sparse {}, undirected {}, {:?}, {:?}, seed {}",
         case.model,
         case.typed,
         case.weighted,
+        case.sparse,
         case.undirected,
         case.sampling,
         case.fanouts,
@@ -361,7 +374,7 @@ fn models() -> Vec<Value> {
         json!({ "layer": "sage" }),
         json!({ "layer": "sage", "aggregator": "max", "hidden": [8], "residual": true }),
         json!({ "layer": "gcn" }),
-        json!({ "layer": "gcn", "in_dim": 1, "hidden": [3, 9], "norm": "layer" }),
+        json!({ "layer": "gcn", "hidden": [3, 9], "norm": "layer" }),
         json!({ "layer": "gat", "heads": 2 }),
         json!({ "layer": "gatv2", "heads": 2, "residual": true }),
         json!({ "layer": "gin" }),
@@ -384,45 +397,60 @@ fn typed_models() -> Vec<Value> {
     ]
 }
 
-fn check_models(seed: u64, samplings: &[Sampling], fanouts: [usize; 2], hub: Hub) -> Met {
-    check_chains(3, seed, samplings, (fanouts, hub))
-}
-
-/// Checks a chain of versions for each model and sampling.
-fn check_chains(
+/// Chains of versions, one for each model and sampling.
+struct Chains<'a> {
     nights: usize,
     seed: u64,
-    samplings: &[Sampling],
-    (fanouts, hub): ([usize; 2], Hub),
-) -> Met {
-    let mut met = Met::default();
-    let reads_weights = |model: &Value| {
-        let kind = model["layer"].as_str().unwrap();
-        model["aggregator"].is_null() && ["sage", "gcn", "gat", "gin", "rgcn"].contains(&kind)
+    samplings: &'a [Sampling],
+    fanouts: [usize; 2],
+    hub: Hub,
+    sparse: bool,
+}
+
+fn check_models(seed: u64, samplings: &[Sampling], fanouts: [usize; 2], hub: Hub) -> Met {
+    let chains = Chains {
+        nights: 3,
+        seed,
+        samplings,
+        fanouts,
+        hub,
+        sparse: false,
     };
-    let mut all = Vec::new();
-    for (typed, of) in [(false, models()), (true, typed_models())] {
-        let weighted: Vec<Value> = of.iter().filter(|of| reads_weights(of)).cloned().collect();
-        all.extend(of.into_iter().map(|model| (typed, false, model)));
-        all.extend(weighted.into_iter().map(|model| (typed, true, model)));
-    }
-    for (at, (typed, weighted, model)) in (0..).zip(all) {
-        for (nth, &sampling) in (0..).zip(samplings) {
-            let case = Case {
-                model: model.clone(),
-                typed,
-                weighted,
-                undirected: (at + nth) % 2 == 1 && hub != Hub::Crossing,
-                sampling,
-                fanouts,
-                seed: seed + 10 * at + nth,
-                hub,
-                nights,
-            };
-            check(&case, &mut met);
+    chains.check()
+}
+
+impl Chains<'_> {
+    fn check(&self) -> Met {
+        let mut met = Met::default();
+        let reads_weights = |model: &Value| {
+            let kind = model["layer"].as_str().unwrap();
+            model["aggregator"].is_null() && ["sage", "gcn", "gat", "gin", "rgcn"].contains(&kind)
+        };
+        let mut all = Vec::new();
+        for (typed, of) in [(false, models()), (true, typed_models())] {
+            let weighted: Vec<Value> = of.iter().filter(|of| reads_weights(of)).cloned().collect();
+            all.extend(of.into_iter().map(|model| (typed, false, model)));
+            all.extend(weighted.into_iter().map(|model| (typed, true, model)));
         }
+        for (at, (typed, weighted, model)) in (0..).zip(all) {
+            for (nth, &sampling) in (0..).zip(self.samplings) {
+                let case = Case {
+                    model: model.clone(),
+                    typed,
+                    weighted,
+                    sparse: self.sparse,
+                    undirected: (at + nth) % 2 == 1 && self.hub != Hub::Crossing,
+                    sampling,
+                    fanouts: self.fanouts,
+                    seed: self.seed + 10 * at + nth,
+                    hub: self.hub,
+                    nights: self.nights,
+                };
+                check(&case, &mut met);
+            }
+        }
+        met
     }
-    met
 }
 
 const SAMPLINGS: [Sampling; 3] = [Sampling::Uniform, Sampling::Weighted, Sampling::Top];
@@ -436,8 +464,36 @@ fn sampled_rows_have_the_bits_of_a_full_run() {
 /// 780 nights in all.
 #[test]
 fn chains_of_thirty_versions_have_the_bits_of_full_runs() {
-    let met = check_chains(30, 6000, &[Sampling::Uniform], ([3, 2], Hub::None));
+    let chains = Chains {
+        nights: 30,
+        seed: 6000,
+        samplings: &[Sampling::Uniform],
+        fanouts: [3, 2],
+        hub: Hub::None,
+        sparse: false,
+    };
+    let met = chains.check();
     assert!(met.computed < met.all && met.kept > 0, "{met:?}");
+}
+
+/// A hub aggregates sparse features that are projected first, or made dense.
+#[test]
+fn rows_of_sparse_features_have_the_bits_of_a_full_run() {
+    for (fanouts, hub, seed) in [
+        ([3, 2], Hub::None, 8000),
+        ([usize::MAX; 2], Hub::Changing, 9000),
+    ] {
+        let chains = Chains {
+            nights: 3,
+            seed,
+            samplings: &[Sampling::Uniform],
+            fanouts,
+            hub,
+            sparse: true,
+        };
+        let met = chains.check();
+        assert!(met.computed < met.all && met.kept > 0, "{met:?}");
+    }
 }
 
 #[test]
