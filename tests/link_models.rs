@@ -370,7 +370,17 @@ fn a_pair_does_not_leak_into_its_embeddings() {
     });
     let nodes = vec![("id", ints(0..PLANTED_NODES)), ("x", f32_lists(features))];
     bench.write_table("nodes.parquet", nodes);
-    let pair = |of: u64| (0..PLANTED_PAIRS).map(move |at| draw(of, at, PLANTED_NODES));
+    let pair = |end: u64| {
+        (0..PLANTED_PAIRS).map(move |at| {
+            let [src, dst] = [1, 2].map(|of| draw(of, at, PLANTED_NODES));
+            let is_loop = usize::from(src == dst);
+            if end == 1 {
+                src
+            } else {
+                (dst + is_loop) % PLANTED_NODES
+            }
+        })
+    };
     // Equal pairs have equal splits, in either direction.
     let splits = pair(1).zip(pair(2)).map(|(src, dst)| {
         let unordered = src.min(dst) * PLANTED_NODES + src.max(dst);

@@ -407,6 +407,84 @@ fn mistakes_in_pairs_are_one_line_of_check_and_run() {
         "targets_per_part = 40",
         "`flatten.targets_per_part` is given: with [input.pairs]",
     );
+    check(
+        "from_edges = true",
+        "from_edges = 3",
+        "allowed is true, or the name of a relation",
+    );
+}
+
+/// Its embedding ranks itself best, so such a pair says nothing of links.
+#[test]
+fn a_pair_of_a_node_with_itself_is_an_error() {
+    let graph = graph();
+    let mut pairs = table_of_pairs(&graph);
+    pairs[5].0[1] = pairs[5].0[0].clone();
+    let bench = Bench::new(&graph);
+    let mut columns = columns_of_ends(&pairs);
+    let splits = (0..NODES).map(|at| ["train", "val", "test"][at % 3]);
+    columns.push((
+        "split",
+        Arc::new(StringArray::from_iter_values(splits)) as ArrayRef,
+    ));
+    bench.write_table("pairs.parquet", columns);
+    let bad = job_of_table(&graph, "path = \"pairs.parquet\"");
+    let ran = bench.run(&bad, &[]);
+    let expected = format!(
+        "column `to` of pairs.parquet, row 5: is {}, which is the pair's src as well; a pair has \
+         two nodes",
+        pairs[5].0[0]
+    );
+    assert!(ran.stderr.contains(&expected), "{}", ran.stderr);
+    let checked = bench.graphflat(&["check", "job.toml"]);
+    assert!(checked.stderr.contains(&expected), "{}", checked.stderr);
+    assert!(!bench.path("out/features").exists());
+}
+
+/// A column of splits is read with the store, before graph features are written.
+#[test]
+fn splits_that_later_stages_need_are_checked_before_any_output() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let mut columns = columns_of_ends(&table_of_pairs(&graph));
+    let all_train = StringArray::from_iter_values((0..NODES).map(|_| "train"));
+    columns.push(("split", Arc::new(all_train) as ArrayRef));
+    bench.write_table("pairs.parquet", columns);
+    let table = job_of_table(&graph, "path = \"pairs.parquet\"");
+    let train = |keys: &str| {
+        format!(
+            "[train]\noutput = \"out/model\"\nmodel = \"sage\"\nhidden = [8, 4]\nepochs = 1\n\
+             {keys}\n"
+        )
+    };
+    let score = "[infer]\noutput = \"out/embeddings\"\n[score]\noutput = \"out/scores\"\nevaluate \
+                 = true\n";
+    let check = |bad: &Job, expected: &str| {
+        let ran = bench.run(bad, &[]);
+        assert_ne!(ran.code, 0, "{expected}");
+        assert!(ran.stderr.contains(expected), "{}", ran.stderr);
+        assert!(!bench.path("out/features").exists(), "{expected}");
+    };
+    check(
+        &table.clone().and(&train("patience = 1")),
+        "`train.patience`: needs a metric of val pairs, but `input.pairs.split` puts none in this \
+         split",
+    );
+    check(
+        &table.clone().and(&train("monitor = \"mrr\"")),
+        "`train.monitor`: needs a metric of val pairs",
+    );
+    check(
+        &table.and(&train("")).and(score),
+        "`score.evaluate` is true, but `input.pairs.split` puts no pair in the splits val and test",
+    );
+    let shares = "share = { train = 0.5, val = 0.1, test = 0.2 }";
+    let by_hash = job(&graph).with(shares, "share = { train = 0.5, test = 0.2 }");
+    check(
+        &by_hash.and(&train("patience = 1")),
+        "`train.patience`: needs a metric of val pairs, but `input.pairs.share` puts none in this \
+         split",
+    );
 }
 
 #[test]
@@ -435,6 +513,10 @@ fn a_training_that_does_not_fit_pairs_is_one_line_before_any_work() {
     check(
         "negatives = { evaluation = 21 }",
         "`train.negatives.evaluation` is 21: a part has 20 random negatives",
+    );
+    check(
+        "negatives = { in_batch = \"yes\" }",
+        "allowed is true, false, or a number of pairs from 2 to 1048576",
     );
     check(
         "monitor = \"accuracy\"",

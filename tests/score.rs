@@ -408,7 +408,7 @@ fn check_and_inspect_show_scores() {
 }
 
 /// Pieces of the good job, what replaces them, and the error.
-const BAD: [(&str, &str, &str); 18] = [
+const BAD: [(&str, &str, &str); 19] = [
     (
         "top_k = 7",
         "top_k = 91",
@@ -476,7 +476,7 @@ const BAD: [(&str, &str, &str); 18] = [
     (
         SPLITS[1],
         "share = { train = 0.6 }",
-        "`score.evaluate` is true, but `input.pairs.share` has no val and no test pairs",
+        "`score.evaluate` is true, but `input.pairs.share` puts no pair in the splits val and test",
     ),
     (
         "output = \"out/embeddings\"",
@@ -505,6 +505,11 @@ const BAD: [(&str, &str, &str); 18] = [
         "[score]\n",
         "[score]\ninput = \"out/others\"\n",
         "out/others",
+    ),
+    (
+        "[score]\n",
+        "[score]\nmodel = \"out/nope\"\n",
+        "out/nope, which has no model",
     ),
 ];
 

@@ -32,7 +32,15 @@ impl ScorePlan {
     ///
     /// If the model cannot be read, or is none of links.
     pub fn decoder(&self) -> Result<Decoder, ScoreError> {
-        Ok(open_decoder(&self.model)?.decoder())
+        let key = "score.model";
+        let missing = || ScoreError::Key {
+            key,
+            problem: format!("is {}, which has no model", self.model.display()),
+        };
+        match schemas::storage::read(&self.model.join(MODEL_JSON))? {
+            Some(_) => Ok(open_decoder(&self.model)?.decoder()),
+            None => Err(missing()),
+        }
     }
 
     /// Checks that model and embeddings exist, and fit each other and the plan.

@@ -262,21 +262,22 @@ impl ScorePlan {
         }
     }
 
-    /// Checks that shares give val or test pairs, if these are ranked. Splits of a column are not
-    /// known before its rows are read.
+    /// Checks that there are pairs to rank, if val and test pairs are ranked; `val` and `test` tell
+    /// whether these splits have pairs.
     ///
     /// # Errors
     ///
     /// Names `score.evaluate`.
-    pub fn check_shares(&self) -> Result<(), ScoreError> {
-        let shares = self.pairs.shares();
-        if !(self.evaluate && shares.is_some_and(|of| of.val + of.test == 0.0)) {
+    pub fn check_splits(&self, [val, test]: [bool; 2]) -> Result<(), ScoreError> {
+        if !self.evaluate || val || test {
             return Ok(());
         }
         Err(ScoreError::Key {
             key: "score.evaluate",
-            problem: "is true, but `input.pairs.share` has no val and no test pairs to rank"
-                .to_owned(),
+            problem: format!(
+                "is true, but `input.pairs.{}` puts no pair in the splits val and test",
+                self.pairs.split_key()
+            ),
         })
     }
 

@@ -295,6 +295,7 @@ impl Training<'_> {
                 let undefined = || TrainError::Undefined {
                     input: self.plan.input.clone(),
                     metric: monitor.name(),
+                    why: monitor.why_undefined(),
                 };
                 let value = *metrics.get(monitor.name()).ok_or_else(undefined)?;
                 self.require_finite(&format!("the val {}", monitor.name()), value)?;

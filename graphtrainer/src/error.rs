@@ -88,12 +88,17 @@ pub enum TrainError {
         expected: usize,
     },
     /// The monitored metric has no value on the val split.
-    #[error("metric {metric} is undefined on the val split of {}", input.display())]
+    #[error(
+        "metric {metric} is undefined on the val split of {}: {why}",
+        input.display()
+    )]
     Undefined {
         /// Directory of the graph features.
         input: PathBuf,
         /// Name of the metric.
         metric: &'static str,
+        /// What the metric needs that the split does not have.
+        why: &'static str,
     },
     /// The loss, a parameter or the monitored metric is not finite.
     #[error(

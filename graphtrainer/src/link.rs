@@ -177,6 +177,17 @@ fn draw(key: u64, count: usize, len: usize) -> Vec<usize> {
     order
 }
 
+/// Draws as [`draw`], such that the first position is equally likely to be any: AUC and average
+/// precision compare a pair with its first negative.
+fn ranked(key: u64, count: usize, len: usize) -> Vec<usize> {
+    let mut order = draw(key, count, len);
+    if !order.is_empty() {
+        let first = hash_int(key) % order.len() as u64;
+        order.rotate_left(usize::try_from(first).expect("it is below a length"));
+    }
+    order
+}
+
 /// Collects the targets of a batch, each node of a part once.
 #[derive(Clone, Debug)]
 struct Rows {
@@ -455,6 +466,7 @@ impl LinkBatches {
                 let key = mix(&[self.seed, epoch.unwrap_or(EVALUATION), key]);
                 let drawn = match by_degree {
                     Some(draws) => draws.draw(key, wanted).collect(),
+                    None if epoch.is_none() => ranked(key, wanted, pool.len()),
                     None => draw(key, wanted, pool.len()),
                 };
                 let drawn = drawn.into_iter();
@@ -559,6 +571,27 @@ impl LinkTargets {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// AUC compares a pair with its first negative, so a node must not come first more often.
+    #[test]
+    fn the_first_of_ranked_negatives_is_drawn_evenly() {
+        const PAIRS: u64 = 20_000;
+        for (count, len) in [(20, 20), (16, 20), (1, 20), (30, 20)] {
+            let mut first = vec![0_u64; len];
+            for pair in 0..PAIRS {
+                let drawn = ranked(hash_int(pair), count, len);
+                let distinct: BTreeSet<usize> = drawn.iter().copied().collect();
+                assert_eq!((drawn.len(), distinct.len()), (count.min(len), drawn.len()));
+                first[drawn[0]] += 1;
+            }
+            // Six standard deviations of a count around its mean of 1,000.
+            assert!(
+                first.iter().all(|&times| times.abs_diff(1000) < 190),
+                "{count} of {len}: {first:?}"
+            );
+        }
+        assert!(ranked(1, 3, 0).is_empty());
+    }
 
     #[test]
     fn the_degree_of_a_src_node_counts_links_alone() {

@@ -96,6 +96,23 @@ impl Metric {
         !matches!(self, Self::Loss | Self::Mae | Self::Rmse)
     }
 
+    /// Says why a split with targets can have no value of the metric.
+    pub(crate) fn why_undefined(self) -> &'static str {
+        match self {
+            Self::Auc | Self::AveragePrecision => "it has no positives, or no negatives",
+            Self::Mrr
+            | Self::Hits1
+            | Self::Hits10
+            | Self::Hits50
+            | Self::Ndcg10
+            | Self::Ndcg50
+            | Self::Recall20
+            | Self::Ndcg20 => "none of its pairs is a link",
+            Self::R2 => "all of its labels are equal",
+            _ => "it has no targets",
+        }
+    }
+
     /// Returns the metrics that are defined for `task` with `out_dim` outputs; the first is the
     /// default of `train.monitor`.
     pub fn of_task(task: Task, out_dim: usize) -> &'static [Self] {

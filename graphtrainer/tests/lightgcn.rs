@@ -635,6 +635,19 @@ fn what_does_not_fit_is_named() {
     check(&WIDTHS, &with_all, &many, expected);
 }
 
+/// Without in-edges, the embedding of a node would be its own row alone.
+#[test]
+fn ends_of_pairs_without_in_edges_are_refused() {
+    let light = plan("model = \"lightgcn\"\nepochs = 1\nhidden = [8, 8]");
+    let mut graph = meta(&graph(), Exclude::None);
+    light.check_graph(&graph, 2).unwrap();
+    graph.relations.retain(|of| of.to != ENDS.0);
+    let error = light.check_graph(&graph, 2).unwrap_err().to_string();
+    let expected = "nodes of type `t0` have no in-edges, so they would be their learnable rows \
+                    alone; set `reverse` of a relation from them";
+    assert!(error.contains(expected), "{error}");
+}
+
 #[test]
 fn a_head_and_a_readout_that_do_not_fit_are_named() {
     let labelled = GraphMeta {

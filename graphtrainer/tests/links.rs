@@ -396,6 +396,18 @@ fn keys_that_do_not_fit_the_pairs_are_named() {
         &format!("{widths}\nnegatives = {{ in_batch = false, random = 0 }}"),
         "the loss compares a pair with negatives",
     );
+    check(
+        none,
+        &format!("{widths}\nbatch_size = 1\nnegatives = {{ random = 0 }}"),
+        "the loss compares a pair with negatives: give `in_batch` (and a `batch_size` above 1)",
+    );
+    for key in ["hard = 2", "random = 8", "in_batch = true"] {
+        check(
+            none,
+            &format!("{widths}\nnegatives = {{ all = true, {key} }}"),
+            "with `all`, all random negatives of a part are negatives, and no others",
+        );
+    }
 }
 
 #[test]

@@ -463,6 +463,7 @@ fn a_training_that_fails_again_and_again_ends_with_the_same_bits() {
                 Err(TrainError::Undefined {
                     input: "disk".into(),
                     metric: "on fire",
+                    why: "it rains",
                 })
             });
             match fit(&stepped, &source, Some(checkpoint.clone()), &silent()) {
@@ -495,6 +496,7 @@ fn a_failure_anywhere_ends_the_training_with_its_error() {
                 Err(TrainError::Undefined {
                     input: "disk".into(),
                     metric: "on fire",
+                    why: "it rains",
                 })
             });
             let plan = plan(&format!("{table}\n{mode}"));
@@ -503,7 +505,7 @@ fn a_failure_anywhere_ends_the_training_with_its_error() {
                 Err(_) => assert!(panics, "{mode}"),
                 Ok(ended) => assert_eq!(
                     ended.unwrap_err().to_string(),
-                    "metric on fire is undefined on the val split of disk",
+                    "metric on fire is undefined on the val split of disk: it rains",
                     "{mode}, panics: {panics}"
                 ),
             }

@@ -51,7 +51,7 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
         plan.check_device()?;
     }
     if let Some(train) = job.own_training.as_ref().filter(|_| job.runs(Stage::Train)) {
-        // Pairs have splits of their own, which the store checks before it ranks edges.
+        // Pairs have splits of their own.
         if job.graph.pairs.is_none() {
             splits_and_labels(job, train)?;
         }
@@ -61,6 +61,9 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
         }
     } else if let Some(plan) = job.train.as_ref().filter(|_| job.runs(Stage::Train)) {
         plan.check_input()?;
+    }
+    if let Some(shares) = job.graph.pairs.as_ref().and_then(|of| of.shares()) {
+        pair_splits(job, [shares.val > 0.0, shares.test > 0.0])?;
     }
     labels(job)?;
     inference(job)?;
@@ -131,6 +134,39 @@ fn negatives(job: &Job, plan: &TrainPlan) -> Result<(), JobError> {
     let num_nodes = job.graph.types[pairs.to()].nodes.count_nodes()?;
     let per_part = sample.negatives_per_part(usize::try_from(num_nodes).unwrap_or(usize::MAX))?;
     Ok(plan.check_negatives(per_part)?)
+}
+
+/// Checks that the splits of pairs that later stages need have pairs; `has_pairs` tells it of val and
+/// test.
+///
+/// # Errors
+///
+/// Names the key that needs such pairs.
+pub(crate) fn pair_splits(job: &Job, has_pairs: [bool; 2]) -> Result<(), JobError> {
+    let Some(pairs) = &job.graph.pairs else {
+        return Ok(());
+    };
+    let train = job.own_training.as_ref();
+    if let Some(train) = train.filter(|_| job.runs(Stage::Train) && !has_pairs[0]) {
+        let keys = [
+            ("train.patience", train.patience.is_some()),
+            ("train.monitor", train.monitor.is_some()),
+        ];
+        if let Some((key, _)) = keys.into_iter().find(|(_, is_given)| *is_given) {
+            let split_key = pairs.split_key();
+            return Err(JobError::Key {
+                key: key.to_owned(),
+                problem: format!(
+                    "needs a metric of val pairs, but `input.pairs.{split_key}` puts none in this \
+                     split"
+                ),
+            });
+        }
+    }
+    match job.score.as_ref().filter(|_| job.runs(Stage::Score)) {
+        Some(plan) => Ok(plan.check_splits(has_pairs)?),
+        None => Ok(()),
+    }
 }
 
 /// Checks the keys of selected stages that must fit the labels.
@@ -219,7 +255,6 @@ fn scoring(job: &Job) -> Result<(), JobError> {
     let Some(plan) = job.score.as_ref().filter(|_| job.runs(Stage::Score)) else {
         return Ok(());
     };
-    plan.check_shares()?;
     let own = job
         .infer
         .as_ref()
@@ -265,10 +300,12 @@ fn fits_scores(job: &Job, plan: &ScorePlan, infer: &InferPlan) -> Result<(), Job
                        embeddings of all nodes; leave it out";
         return wrong("infer.targets", problem.to_owned());
     }
-    let trains = job.runs(Stage::Train);
-    let own = job.own_training.as_ref().filter(|_| trains);
-    let decoder = match (own, &job.train) {
-        (Some(train), _) => {
+    let of_score = plan.model();
+    let trains = |plan: &&TrainPlan| job.runs(Stage::Train) && plan.output() == of_score;
+    let is_trained = job.train.as_ref().filter(trains).is_some();
+    let own = job.own_training.as_ref().filter(|_| is_trained);
+    let decoder = match own {
+        Some(train) => {
             let layers = num_hops(job);
             if let Some(layer) = infer.layer().filter(|&layer| layer != layers) {
                 let last = format!("the decoder joins the embeddings of layer {layers}");
@@ -277,8 +314,8 @@ fn fits_scores(job: &Job, plan: &ScorePlan, infer: &InferPlan) -> Result<(), Job
             train.decoder.unwrap_or_default()
         }
         // The model is not there yet.
-        (None, Some(train)) if trains && train.output() == plan.model() => return Ok(()),
-        (None, _) => plan.decoder()?,
+        None if is_trained => return Ok(()),
+        None => plan.decoder()?,
     };
     if infer.is_normalized() && decoder != Decoder::Cosine {
         let problem = format!(

@@ -19,7 +19,7 @@ use crate::error::JobError;
 use crate::job::{CHECKSUMS, Job, Overrides};
 use crate::leftovers::remove_unused;
 use crate::memory::plan_free_memory;
-use crate::preflight::preflight;
+use crate::preflight::{pair_splits, preflight};
 use crate::processes::Processes;
 use crate::report::{Done, report};
 use crate::stores::Stores;
@@ -145,6 +145,7 @@ fn run_stage(
         Stage::Flatten => {
             let plan = job.flatten.as_ref().expect(missing);
             let store = stores.open(stage, progress)?;
+            stored_splits(job, &store)?;
             graphflat::flatten(plan, &store, progress)?
         }
         Stage::Train => {
@@ -153,6 +154,7 @@ fn run_stage(
                 None => graphtrainer::train_among(plan, stores.cluster, progress)?,
                 Some(sample) => {
                     let store = stores.open(stage, progress)?;
+                    stored_splits(job, &store)?;
                     train_streamed(plan, sample, &store, progress)?
                 }
             }
@@ -185,6 +187,15 @@ fn run_stage(
         skipped,
         seconds: started.elapsed().as_secs_f64(),
     })
+}
+
+/// Checks, before graph features are written, that the store's pairs have the splits that later
+/// stages need.
+fn stored_splits(job: &Job, store: &Store) -> Result<(), JobError> {
+    match &store.meta().pairs {
+        Some(counts) => pair_splits(job, [counts.val > 0, counts.test > 0]),
+        None => Ok(()),
+    }
 }
 
 /// Trains on neighbourhoods that are drawn from the store anew in each epoch.

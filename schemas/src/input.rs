@@ -40,7 +40,7 @@ pub use known::{KnownInput, KnownNodes};
 pub use list::IdListPlan;
 pub use nodes::{DescribedColumns, NodeKeys, NodeReader, NodeRows, NodesPlan, SplitRows};
 pub use pair_list::{PairListPlan, PairListSpec};
-pub use pairs::{PairColumn, PairRows, PairsPlan};
+pub use pairs::{NoPair, PairRows, PairsPlan};
 pub use passed::PassedColumns;
 pub use rows::RowNumbers;
 pub use source::{EdgeSource, NodeSource};

@@ -184,8 +184,8 @@ pub use ids::{IdType, Ids, hash_int};
 pub use idx::{LocalIdx, NodeIdx, Row};
 pub use input::{
     Categories, DescribedColumns, EdgeRows, EdgeSource, EdgesPlan, FileFingerprints, GraphPlan,
-    IdListPlan, KnownInput, KnownNodes, NodeKeys, NodeReader, NodeRows, NodeSource, NodesPlan,
-    PairColumn, PairListPlan, PairListSpec, PairRows, PairsPlan, PassedColumns, RelationPlan,
+    IdListPlan, KnownInput, KnownNodes, NoPair, NodeKeys, NodeReader, NodeRows, NodeSource,
+    NodesPlan, PairListPlan, PairListSpec, PairRows, PairsPlan, PassedColumns, RelationPlan,
     RowNumbers, SplitRows, TypePlan, Unit,
 };
 pub use progress::{Event, Progress};

@@ -10,7 +10,7 @@ use crate::walks::Visit;
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, RecordBatch, UInt8Array, UInt32Array};
 use arrow::datatypes::{Float32Type, UInt8Type, UInt32Type};
 use cluster::Peer;
-use schemas::{NodeIdx, PairColumn, PairRows, PairsPlan, Split, SplitCounts, SplitShares};
+use schemas::{NoPair, NodeIdx, PairRows, PairsPlan, Split, SplitCounts, SplitShares};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::path::Path;
@@ -58,11 +58,11 @@ pub(crate) struct PlacedPairs {
     pub(crate) leaving: Arc<PairSet>,
 }
 
-/// An end or hard negative that no node has: its row, its column and its id.
+/// A row that is no pair of two nodes: its number, what is wrong and an id.
 type Unknown = (u64, u8, String);
 
-/// Columns by the number in [`Unknown`].
-const COLUMNS: [PairColumn; 3] = [PairColumn::Src, PairColumn::Dst, PairColumn::Negatives];
+/// What is wrong with a row, by the number in [`Unknown`].
+const PROBLEMS: [NoPair; 4] = [NoPair::Src, NoPair::Dst, NoPair::Negatives, NoPair::Same];
 
 /// Reads the pairs and places each on the worker of its hash. Equal pairs become one, whose weight
 /// is the sum, and whose time is the first.
@@ -86,8 +86,10 @@ pub(crate) fn place_pairs(
         Ok(())
     })?;
     let unknown: Vec<Option<Unknown>> = peer.gather_all::<_, StoreError>(Ok(unknown.take()))?;
-    if let Some((row, column, id)) = unknown.into_iter().flatten().min() {
-        return Err(plan.unknown(row, COLUMNS[usize::from(column)], &id).into());
+    if let Some((row, problem, id)) = unknown.into_iter().flatten().min() {
+        return Err(plan
+            .no_pair(row, PROBLEMS[usize::from(problem)], &id)
+            .into());
     }
     let mut pairs = peer.agree(distinct(plan, received.take()))?;
     if let (Some(shares), Some(_)) = (plan.shares(), &plan.spec().time) {
@@ -199,7 +201,7 @@ impl PairReader<'_> {
             let negatives = rows.negatives.as_ref().map_or(0..0, |(ends, _)| {
                 at.checked_sub(1).map_or(0, |before| ends[before])..ends[at]
             });
-            if self.is_unknown(rows, at, negatives.clone()) {
+            if self.is_no_pair(rows, at, negatives.clone()) {
                 continue;
             }
             let value = |values: &Option<Vec<f32>>| values.as_ref().map_or(1.0, |of| of[at]);
@@ -217,10 +219,10 @@ impl PairReader<'_> {
         }
     }
 
-    /// Notes the first end or hard negative of a row that is no node, if there is one.
-    fn is_unknown(&self, rows: &PairRows, at: usize, negatives: std::ops::Range<usize>) -> bool {
+    /// Notes the first id of a row that makes it no pair, if there is one.
+    fn is_no_pair(&self, rows: &PairRows, at: usize, negatives: std::ops::Range<usize>) -> bool {
         let is_missing = |&node: &usize| self.negatives.numbers[node] == MISSING;
-        let (column, id) = if self.src.numbers[at] == MISSING {
+        let (problem, id) = if self.src.numbers[at] == MISSING {
             (0, rows.ends.src.display(at))
         } else if self.dst.numbers[at] == MISSING {
             (1, rows.ends.dst.display(at))
@@ -228,10 +230,12 @@ impl PairReader<'_> {
             && let Some((_, ids)) = &rows.negatives
         {
             (2, ids.display(node))
+        } else if self.src.numbers[at] == self.dst.numbers[at] {
+            (3, rows.ends.dst.display(at))
         } else {
             return false;
         };
-        let found = (rows.ends.rows.row(at), column, id);
+        let found = (rows.ends.rows.row(at), problem, id);
         let mut first = self.unknown.borrow_mut();
         if first.as_ref().is_none_or(|known| found < *known) {
             *first = Some(found);

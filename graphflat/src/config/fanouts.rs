@@ -16,7 +16,10 @@ const KEY: &str = "flatten.fanouts";
 
 /// Fan-outs of one hop as written.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "allowed is a number of in-edges, \"all\", or one of these for each relation"
+)]
 pub enum HopSpec {
     /// One for every relation.
     Every(Fanout),

@@ -6,8 +6,8 @@ use crate::pair_parts::cut_pairs;
 use crate::{FlattenError, FlattenPlan, Parts};
 use hashbrown::HashMap;
 use schemas::{
-    GraphPlan, HardNegatives, Ids, Layout, PairColumn, PairRows, PairsMeta, PairsPlan, PartPairs,
-    Row, ShardNodes, Split, SplitCounts,
+    GraphPlan, HardNegatives, Ids, Layout, NoPair, PairRows, PairsMeta, PairsPlan, PartPairs, Row,
+    ShardNodes, Split, SplitCounts,
 };
 
 /// Parts whose targets are listed.
@@ -191,18 +191,21 @@ fn take(
         if split == Split::None && rows.time.is_none() {
             continue;
         }
-        let unknown = |column, ids: &Ids, of: usize| plan.unknown(row, column, &ids.display(of));
+        let no_pair = |what, ids: &Ids, of: usize| plan.no_pair(row, what, &ids.display(of));
         let (src, dst) = match found {
             (Some(src), Some(dst)) => (src, dst),
-            (None, _) => return Err(unknown(PairColumn::Src, &rows.ends.src, at).into()),
-            (_, None) => return Err(unknown(PairColumn::Dst, &rows.ends.dst, at).into()),
+            (None, _) => return Err(no_pair(NoPair::Src, &rows.ends.src, at).into()),
+            (_, None) => return Err(no_pair(NoPair::Dst, &rows.ends.dst, at).into()),
         };
         if let Some((ends, ids)) = &rows.negatives {
             let start = at.checked_sub(1).map_or(0, |before| ends[before]);
             let is_missing = |of: &usize| dsts.place(ids, *of).is_none();
             if let Some(of) = (start..ends[at]).find(is_missing) {
-                return Err(unknown(PairColumn::Negatives, ids, of).into());
+                return Err(no_pair(NoPair::Negatives, ids, of).into());
             }
+        }
+        if plan.from() == plan.to() && src == dst {
+            return Err(no_pair(NoPair::Same, &rows.ends.dst, at).into());
         }
         let time = rows.time.as_ref().map_or(0, |of| of[at]);
         let label = rows.label.as_ref().map_or(1.0, |of| of[at]);

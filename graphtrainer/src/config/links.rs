@@ -12,9 +12,10 @@ use crate::TrainError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NegativesSpec {
-    /// Whether the dst nodes of other pairs of the batch are negatives, or of how many pairs.
-    #[serde(default)]
-    pub in_batch: InBatch,
+    /// Whether the dst nodes of other pairs of the batch are negatives, or of how many pairs. Default:
+    /// true, or false with `all`.
+    #[serde(default, serialize_with = "or_true")]
+    pub in_batch: Option<InBatch>,
     /// Random negatives of each pair, drawn anew in each epoch from those of its part. Default: 32, or
     /// all of the part if it has fewer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,6 +33,16 @@ pub struct NegativesSpec {
     /// or all of the part if it has fewer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<usize>,
+}
+
+/// Writes out the default of `in_batch`.
+#[expect(
+    clippy::ref_option,
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn or_true<S: serde::Serializer>(of: &Option<InBatch>, serializer: S) -> Result<S::Ok, S::Error> {
+    of.unwrap_or(InBatch::All(true)).serialize(serializer)
 }
 
 /// How random negatives are drawn, as written.
@@ -57,7 +68,10 @@ impl DrawBy {
 
 /// Pairs whose dst nodes are negatives of each other's pairs, as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "allowed is true, false, or a number of pairs from 2 to 1048576"
+)]
 pub enum InBatch {
     /// All or none of a worker's batch.
     All(bool),
@@ -121,13 +135,11 @@ const MARGIN_MAX: f32 = 1e6;
 /// Temperature of a cosine, which is at most 1.
 const COSINE_TEMPERATURE: f32 = 0.1;
 
-impl Default for InBatch {
-    fn default() -> Self {
-        Self::All(true)
-    }
-}
-
 impl NegativesSpec {
+    fn in_batch(&self) -> InBatch {
+        self.in_batch.unwrap_or(InBatch::All(true))
+    }
+
     fn random(&self) -> usize {
         self.random.unwrap_or(32)
     }
@@ -193,7 +205,7 @@ impl LinkKeys {
                 temperature: self.temperature.unwrap_or(default),
                 margin: self.margin.unwrap_or(1.0),
             },
-            section: match negatives.in_batch {
+            section: match negatives.in_batch() {
                 _ if negatives.all => Some(batch_size),
                 InBatch::All(false) => None,
                 InBatch::All(true) => Some(batch_size),
@@ -310,7 +322,7 @@ impl TrainSpec {
             return Some(TrainError::of_key("src_power", power, "allowed is 0 to 1"));
         }
         let sections = self.negatives.unwrap_or_default();
-        let has_sections = !sections.all && sections.in_batch != InBatch::All(false);
+        let has_sections = !sections.all && sections.in_batch() != InBatch::All(false);
         (self.batch_by == Some(BatchBy::Src) && has_sections).then(|| {
             let problem = "negatives come from other pairs of the batch: set `negatives = { all = \
                            true }` or `in_batch = false`";
@@ -326,7 +338,7 @@ impl TrainSpec {
                 found.push(TrainError::of_key(key, value, allowed));
             }
         };
-        if let InBatch::Sections(pairs) = negatives.in_batch {
+        if let InBatch::Sections(pairs) = negatives.in_batch() {
             let allowed = format!("allowed is true, false, or 2 to {NEGATIVES_MAX} pairs");
             let fits = (2..=NEGATIVES_MAX).contains(&pairs);
             require(fits, "negatives.in_batch", pairs.to_string(), allowed);
@@ -340,6 +352,21 @@ impl TrainSpec {
             let fits = (least..=NEGATIVES_MAX).contains(&count);
             require(fits, key, count.to_string(), allowed);
         }
+        let beside_all = [
+            ("negatives.in_batch", negatives.in_batch.is_some()),
+            ("negatives.random", negatives.random.is_some()),
+            ("negatives.hard", negatives.hard > 0),
+        ];
+        for (key, is_given) in beside_all {
+            require(
+                !(negatives.all && is_given),
+                key,
+                "given".to_owned(),
+                "with `all`, all random negatives of a part are negatives, and no others: leave \
+                 one of them out"
+                    .to_owned(),
+            );
+        }
         let draws_none = negatives.all || negatives.random() == 0;
         require(
             negatives.by == DrawBy::Uniform || !draws_none,
@@ -347,7 +374,8 @@ impl TrainSpec {
             "\"degree\"".to_owned(),
             "it needs random negatives: `random` above 0, without `all`".to_owned(),
         );
-        let is_none = negatives.in_batch == InBatch::All(false);
+        // A batch of one pair has no other pairs.
+        let is_none = negatives.in_batch() == InBatch::All(false) || self.batch_size == 1;
         let none = is_none && !negatives.all && negatives.random() + negatives.hard == 0;
         let is_cross_entropy =
             self.loss.and_then(super::Loss::pair_kind) == Some(PairLossKind::BinaryCrossEntropy);
@@ -355,7 +383,8 @@ impl TrainSpec {
             !none || is_cross_entropy,
             "negatives",
             "none".to_owned(),
-            "the loss compares a pair with negatives: give `in_batch`, `random` or `hard`"
+            "the loss compares a pair with negatives: give `in_batch` (and a `batch_size` above 1), \
+             `random` or `hard`"
                 .to_owned(),
         );
         found

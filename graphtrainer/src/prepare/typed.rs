@@ -166,6 +166,16 @@ impl Checks<'_> {
                 return Err(self.unfit("projection", width, problem));
             }
         }
+        let ends = self.graph.pairs.as_ref().map(|of| [of.from, of.to]);
+        let has_in_edges = |of: usize| self.graph.relations.iter().any(|edges| edges.to == of);
+        if let Some(of) = ends.into_iter().flatten().find(|&of| !has_in_edges(of)) {
+            let problem = format!(
+                "nodes of type `{}` have no in-edges, so they would be their learnable rows alone; \
+                 set `reverse` of a relation from them",
+                self.graph.types[of].name
+            );
+            return Err(self.unfit("model", "lightgcn", problem));
+        }
         let hops = self.hops;
         if !matches!(task, Task::Links(_)) && plan.hidden.len() + 1 == hops {
             let problem = format!(

@@ -64,7 +64,7 @@ pub struct PairsSpec {
 
 /// `from_edges` as written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "allowed is true, or the name of a relation")]
 pub enum FromEdges {
     /// `true`: the edges of a graph without relations.
     All(bool),

@@ -178,6 +178,15 @@ impl PairsPlan {
         self.spec.share.as_ref()
     }
 
+    /// Returns the key of the splits: `share` or `split`.
+    pub fn split_key(&self) -> &'static str {
+        if self.spec.share.is_some() {
+            "share"
+        } else {
+            "split"
+        }
+    }
+
     /// Returns a hash of the two ids of a pair and of the seed of the shares, the same for a pair
     /// and its reverse. Arguments are [`Ids::hash`](crate::Ids::hash).
     pub fn hash(&self, src: u64, dst: u64) -> u64 {
@@ -217,20 +226,22 @@ impl PairsPlan {
         self.ends.locate(row)
     }
 
-    /// Returns the error for a row whose end or hard negative is no node's id.
-    pub fn unknown(&self, row: u64, end: PairColumn, id: &str) -> SchemaError {
+    /// Returns the error for a row that is no pair of two nodes, because of one of its ids.
+    pub fn no_pair(&self, row: u64, what: NoPair, id: &str) -> SchemaError {
         let spec = self.ends.spec();
-        let column = match end {
-            PairColumn::Src => &spec.src,
-            PairColumn::Dst => &spec.dst,
-            PairColumn::Negatives => self.spec.negatives.as_ref().unwrap_or(&spec.dst),
+        let (column, problem) = match what {
+            NoPair::Src => (&spec.src, format!("is {id}, which is no node's id")),
+            NoPair::Dst => (&spec.dst, format!("is {id}, which is no node's id")),
+            NoPair::Same => (
+                &spec.dst,
+                format!("is {id}, which is the pair's src as well; a pair has two nodes"),
+            ),
+            NoPair::Negatives => (
+                self.spec.negatives.as_ref().unwrap_or(&spec.dst),
+                format!("holds {id}, which is no node's id"),
+            ),
         };
-        let verb = if end == PairColumn::Negatives {
-            "holds"
-        } else {
-            "is"
-        };
-        self.value(row, column, format!("{verb} {id}, which is no node's id"))
+        self.value(row, column, problem)
     }
 
     /// Returns the error for a row that does not agree with an earlier row of the same pair.
@@ -273,8 +284,16 @@ impl PairsPlan {
         let mut wanted = wanted.into_iter();
         let empty = wanted.find(|(_, count, is_wanted)| *is_wanted && *count == 0);
         match empty {
-            Some((split, ..)) => Err(self.empty_split(split)),
             None => Ok(()),
+            Some(_) if self.is_of_edges() && *counts == SplitCounts::default() => {
+                Err(SchemaError::Key {
+                    key: "input.pairs.from_edges".to_owned(),
+                    problem: "gives no pair in any split: a pair is an edge between two different \
+                              nodes"
+                        .to_owned(),
+                })
+            }
+            Some((split, ..)) => Err(self.empty_split(split)),
         }
     }
 
@@ -466,15 +485,17 @@ fn no_walk(from: usize, graph: &GraphPlan) -> Option<SchemaError> {
 /// Keeps the draw of pairs apart from other draws with the same seed: "pairs" in ASCII.
 const SALT: u64 = 0x0070_6169_7273;
 
-/// A column of a pair.
+/// Why a row is no pair of two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PairColumn {
-    /// The src end.
+pub enum NoPair {
+    /// The src end is no node.
     Src,
-    /// The dst end.
+    /// The dst end is no node.
     Dst,
-    /// The hard negatives.
+    /// A hard negative is no node.
     Negatives,
+    /// Both ends are one node.
+    Same,
 }
 
 /// Checks the columns of weights, labels, times and hard negatives.
@@ -486,11 +507,16 @@ fn check_columns(
 ) {
     let scalar = |t: &DataType| Width::of(t).filter(|&width| width == Width::Scalar);
     for (key, column, role) in [
-        ("weight", &spec.weight, "weights"),
-        ("label", &spec.label, "labels of pairs, 1 or 0,"),
+        ("weight", &spec.weight, ("weights", "numbers")),
+        (
+            "label",
+            &spec.label,
+            ("labels of pairs", "the numbers 1 and 0"),
+        ),
     ] {
         if let Some(column) = column {
-            let checked = table.column(key, column, role, "numbers", scalar);
+            let (role, allowed) = role;
+            let checked = table.column(key, column, role, allowed, scalar);
             keep(checked.map_err(under_pairs), found);
         }
     }
