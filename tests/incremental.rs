@@ -241,9 +241,13 @@ fn feature_columns(features: &[[f32; 2]], odd: bool) -> Vec<(&'static str, Array
         let index = features
             .iter()
             .map(|&row| Some(numbers(row).map(|(at, _)| Some(at)).collect::<Vec<_>>()));
-        let value = features
-            .iter()
-            .map(|&row| Some(numbers(row).map(|(_, of)| Some(of)).collect::<Vec<_>>()));
+        let value = features.iter().map(|&row| {
+            Some(
+                numbers(row)
+                    .map(|(_, value)| Some(value))
+                    .collect::<Vec<_>>(),
+            )
+        });
         let index = ListArray::from_iter_primitive::<Int32Type, _, _>(index);
         let value = ListArray::from_iter_primitive::<Float32Type, _, _>(value);
         columns.extend([

@@ -27,12 +27,13 @@ CHOICE = 100  # the seed that chooses the model
 
 
 class Encoder(torch.nn.Module):
-    def __init__(self, conv, width, hidden):
+    def __init__(self, conv, width, hidden, input_dropout):
         super().__init__()
         self.first, self.last = conv(width, hidden[0]), conv(hidden[0], hidden[1])
+        self.dropout = torch.nn.Dropout(input_dropout)
 
     def forward(self, x, edge_index):
-        return self.last(self.first(x, edge_index).relu(), edge_index)
+        return self.last(self.first(self.dropout(x), edge_index).relu(), edge_index)
 
 
 def job(args, seed, model, loss, hidden, rate):
@@ -68,6 +69,7 @@ output = "{out}/model"
 model = "{model}"
 hidden = {hidden}
 dropout = 0.0
+input_dropout = {args.input_dropout}
 learning_rate = {rate}
 batch_size = {args.batch_size}
 epochs = {args.epochs // 2 if loss == "softmax" else args.epochs}
@@ -105,7 +107,7 @@ def best_epoch(encoder, epochs, every, step, data, split):
 def gae(args, seed, split, data, hidden, rate):
     """PyG's graph auto-encoder: a step over the whole graph each epoch."""
     torch.manual_seed(seed)
-    encoder = GAE(Encoder(GCNConv, data.x.shape[1], hidden))
+    encoder = GAE(Encoder(GCNConv, data.x.shape[1], hidden, args.input_dropout))
     optimizer = torch.optim.Adam(encoder.parameters(), lr=rate)
 
     def step():
@@ -122,7 +124,7 @@ def loader(args, seed, split, data, hidden, rate):
     from torch_geometric.loader import LinkNeighborLoader
 
     torch.manual_seed(seed)
-    encoder = Encoder(SAGEConv, data.x.shape[1], hidden)
+    encoder = Encoder(SAGEConv, data.x.shape[1], hidden, args.input_dropout)
     optimizer = torch.optim.Adam(encoder.parameters(), lr=rate)
     batches = LinkNeighborLoader(
         data,
@@ -157,6 +159,7 @@ def main():
     parser.add_argument("--hidden", nargs="*", default=["32,16", "128,64"], help="widths to try")
     parser.add_argument("--batch-size", type=int, default=1024, help="ours only")
     parser.add_argument("--exclude", default="none", help="ours only")
+    parser.add_argument("--input-dropout", type=float, default=0.0)
     parser.add_argument("--rates", nargs="*", type=float, default=[0.01, 0.003])
     parser.add_argument("--sampler", help="a library with torch_sparse's operators, without it")
     parser.add_argument("--only", nargs="*", help="competitors")
@@ -211,6 +214,7 @@ def main():
             for part in found:
                 found[part].append(common.dot_metrics(rows, *splits[seed][0][part]))
         line = {"competitor": name, "hidden": hidden, "learning_rate": rate}
+        line["input_dropout"] = args.input_dropout
         line["tried"] = [[*key, round(value, 4)] for key, value in tried.items()]
         for part, values in found.items():
             for metric, one in zip(("auc", "average_precision"), zip(*values)):

@@ -29,9 +29,9 @@ impl Growth {
 }
 
 /// Graphs that differ in size only.
-const SIZES: [&str; 3] = ["S", "M", "L"];
+const SIZES: [&str; 4] = ["S", "M", "L", "XL"];
 
-/// Returns the growth of each family that ran on at least two of the graphs S, M and L.
+/// Returns the growth of each family that ran on at least two of the graphs S, M, L and XL.
 pub(crate) fn growths(record: &Record) -> Vec<Growth> {
     let mut growths: Vec<Growth> = Vec::new();
     for race in &record.races {

@@ -13,10 +13,14 @@ pub(crate) enum Graph {
     M,
     /// 2^22 nodes, 64 million edges, 32 features.
     L,
+    /// 2^24 nodes, 256 million edges, 32 features.
+    Xl,
     /// M with a node of 1,000,000 in-edges.
     Mh,
     /// The shape of Cora: 2708 nodes, 10,556 edges, 1433 features.
     C,
+    /// The shape of PPI: 24 graphs, 56,944 nodes, 818,716 edges in both directions, 50 features.
+    Ppi,
     /// 4 node types and 6 relations, of the size of S.
     Ts,
     /// 4 node types and 6 relations, of the size of M.
@@ -32,8 +36,10 @@ impl Graph {
             Self::S => "S",
             Self::M => "M",
             Self::L => "L",
+            Self::Xl => "XL",
             Self::Mh => "MH",
             Self::C => "C",
+            Self::Ppi => "PPI",
             Self::Ts => "TS",
             Self::T => "T",
             Self::Debian => "debian",
@@ -50,12 +56,28 @@ impl Graph {
             Self::S => (1 << 17, 2_000_000, 64),
             Self::M => (1 << 20, 16_000_000, 64),
             Self::L => (1 << 22, 64_000_000, 32),
+            Self::Xl => (1 << 24, 256_000_000, 32),
             Self::Mh => (1 << 20, 17_000_000, 64),
             Self::C => (2708, 10_556, 1433),
+            Self::Ppi => (56_944, 2 * 818_716, 50),
             Self::Ts => (1 << 17, 1 << 21, 64),
             Self::T => (1 << 20, 1 << 24, 64),
             Self::Debian => (63_666, 302_741, 64),
         }
+    }
+
+    /// Number of classes of the labels.
+    pub(crate) fn classes(self) -> u64 {
+        match self {
+            Self::C => 7,
+            Self::Ppi => 121,
+            _ => 16,
+        }
+    }
+
+    /// Whether trainings and inference read all in-edges; otherwise samples of 10.
+    pub(crate) fn has_all_in_edges(self) -> bool {
+        matches!(self, Self::C | Self::Ppi)
     }
 
     /// Epochs of our trainings, and how many of them are measured: the last ones.
@@ -98,7 +120,6 @@ pub(crate) enum Work {
     Flatten {
         layout: &'static str,
         targets: &'static str,
-        memory_budget: Option<&'static str>,
     },
     /// Trains; the median time of an epoch.
     Train {
@@ -111,6 +132,9 @@ pub(crate) enum Work {
     },
     /// Infers all nodes on all in-edges; the time of the layers.
     Infer(Model),
+    /// Infers all nodes on their samples from the tables; the time of the job. Either by layers, or
+    /// flattens the neighbourhood of each node and computes it alone.
+    InferSamples { neighborhoods: bool },
     /// Runs a job of the repository; the time of the job.
     Job(&'static str),
 }
@@ -125,6 +149,7 @@ pub(crate) struct Ours {
     pub(crate) one_core: bool,
     /// Number of processes on this machine, with one worker each; 0 for one process.
     pub(crate) processes: usize,
+    pub(crate) memory_budget: Option<&'static str>,
 }
 
 /// A program that does the same work.
@@ -211,7 +236,8 @@ pub(crate) fn races() -> Vec<Race> {
     FAMILIES.iter().flat_map(of_family).collect()
 }
 
-/// Returns the races whose names match one of the patterns; all of them without patterns.
+/// Returns the races whose names match one of the patterns; without patterns all of them but those
+/// of XL, which need much disk.
 ///
 /// A pattern is a glob, or the beginning of a name up to a dot: `infer` is `infer.*`.
 ///
@@ -221,7 +247,8 @@ pub(crate) fn races() -> Vec<Race> {
 pub(crate) fn select(patterns: &[String]) -> anyhow::Result<Vec<Race>> {
     let all = races();
     if patterns.is_empty() {
-        return Ok(all);
+        let is_usual = |race: &Race| race.graph != Graph::Xl;
+        return Ok(all.into_iter().filter(is_usual).collect());
     }
     let mut chosen = vec![false; all.len()];
     for pattern in patterns {

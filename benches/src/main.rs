@@ -13,6 +13,7 @@ mod plot;
 mod record;
 mod report;
 mod run;
+mod shapes;
 mod tables;
 mod turns;
 

@@ -11,7 +11,7 @@ use crate::child::{Ended, Launch};
 use crate::figure;
 use crate::list::{Graph, Model, Ours, Work};
 use crate::machine::cores;
-use crate::tables::{CORA_CLASSES, Format, Tables};
+use crate::tables::{Format, Tables};
 
 /// Where the program and its outputs are.
 pub(crate) struct Program<'a> {
@@ -36,7 +36,7 @@ impl Program<'_> {
                 streamed: false,
                 ..
             } => hops,
-            Work::Infer(_) => 2,
+            Work::Infer(_) | Work::InferSamples { .. } => 2,
             _ => return Ok(()),
         };
         let features = self.features(graph, hops);
@@ -46,8 +46,10 @@ impl Program<'_> {
             flatten.insert("targets".to_owned(), "train".into());
             self.make(graph, tables, [("flatten", flatten)])?;
         }
-        let Work::Infer(model) = work else {
-            return Ok(());
+        let model = match work {
+            Work::Infer(model) => model,
+            Work::InferSamples { .. } => Model::Sage,
+            _ => return Ok(()),
         };
         let output = self.model(graph, model);
         if !is_complete(&output) {
@@ -129,6 +131,10 @@ impl Program<'_> {
         }
         let tables = tables.context("the race has a graph")?;
         let job = self.job_of(graph, tables, ours.work, scratch)?;
+        let is_large = graph == Graph::L && matches!(ours.work, Work::Infer(_));
+        if let Some(budget) = ours.memory_budget.or(is_large.then_some("1GiB")) {
+            set_budget(&job, budget)?;
+        }
         self.launch(scratch, &job, workers, ours.processes, ours.one_core)
     }
 
@@ -147,20 +153,12 @@ impl Program<'_> {
                 flatten.insert("targets".to_owned(), "train".into());
                 job(graph, tables, scratch, true, [("flatten", flatten)])
             }
-            Work::Flatten {
-                layout,
-                targets,
-                memory_budget,
-            } => {
+            Work::Flatten { layout, targets } => {
                 let mut flatten = flatten_keys(graph, 2);
                 flatten.insert("output".to_owned(), output("features")?);
                 flatten.insert("layout".to_owned(), layout.into());
                 flatten.insert("targets".to_owned(), targets.into());
-                let path = job(graph, tables, scratch, true, [("flatten", flatten)])?;
-                if let Some(budget) = memory_budget {
-                    set_budget(&path, budget)?;
-                }
-                Ok(path)
+                job(graph, tables, scratch, true, [("flatten", flatten)])
             }
             Work::Train {
                 model,
@@ -198,14 +196,38 @@ impl Program<'_> {
                 if graph.is_typed() {
                     infer.insert("types".to_owned(), "all".into());
                 }
-                let path = job(graph, tables, scratch, false, [("infer", infer)])?;
-                if graph == Graph::L {
-                    set_budget(&path, "1GiB")?;
-                }
-                Ok(path)
+                job(graph, tables, scratch, false, [("infer", infer)])
+            }
+            Work::InferSamples { neighborhoods } => {
+                self.job_of_samples(graph, tables, neighborhoods, scratch)
             }
             Work::Job(path) => Ok(path.into()),
         }
+    }
+
+    /// Writes the job that infers all nodes on their samples.
+    fn job_of_samples(
+        &self,
+        graph: Graph,
+        tables: &Tables,
+        neighborhoods: bool,
+        scratch: &Path,
+    ) -> anyhow::Result<PathBuf> {
+        let output = |name: &str| text(&scratch.join(name));
+        let mut infer = Table::new();
+        infer.insert("output".to_owned(), output("embeddings")?);
+        infer.insert("model".to_owned(), text(&self.model(graph, Model::Sage))?);
+        infer.insert("prediction".to_owned(), false.into());
+        if !neighborhoods {
+            return job(graph, tables, scratch, false, [("infer", infer)]);
+        }
+        infer.insert("method".to_owned(), "neighborhoods".into());
+        let mut flatten = flatten_keys(graph, 2);
+        flatten.insert("output".to_owned(), output("features")?);
+        flatten.insert("layout".to_owned(), "rows".into());
+        flatten.insert("targets".to_owned(), "all".into());
+        let stages = [("flatten", flatten), ("infer", infer)];
+        job(graph, tables, scratch, false, stages)
     }
 
     fn launch(
@@ -256,7 +278,9 @@ pub(crate) fn work_seconds(
             let workers = if ours.one_core { 1 } else { cores() };
             figure::layer_seconds(&manifest(&scratch.join("embeddings"))?, first, workers)
         }
-        Work::Flatten { .. } | Work::Job(_) | Work::Infer(_) => Ok(job_seconds),
+        Work::Flatten { .. } | Work::Job(_) | Work::Infer(_) | Work::InferSamples { .. } => {
+            Ok(job_seconds)
+        }
     }
 }
 
@@ -339,8 +363,8 @@ fn input(graph: Graph, tables: &Tables, weights: bool) -> anyhow::Result<Table> 
     of_nodes.insert("id".to_owned(), "id".into());
     of_nodes.insert("features".to_owned(), Value::Array(features));
     of_nodes.insert("label".to_owned(), "label".into());
-    let classes = if graph == Graph::C { CORA_CLASSES } else { 16 };
-    of_nodes.insert("num_classes".to_owned(), i64::try_from(classes)?.into());
+    let classes = i64::try_from(graph.classes())?;
+    of_nodes.insert("num_classes".to_owned(), classes.into());
     of_nodes.insert("split".to_owned(), "split".into());
     if tables.format == Format::Peers {
         let mut values = Table::from_iter([("train", 0), ("val", 1), ("test", 2)].map(number));
@@ -377,9 +401,9 @@ fn without_weights(mut input: Table) -> Table {
     input
 }
 
-/// Returns `[flatten]`: fan-outs of 10, or all in-edges of the small graph.
+/// Returns `[flatten]`: fan-outs of 10, or all in-edges of small graphs.
 fn flatten_keys(graph: Graph, hops: usize) -> Table {
-    let fanout: Value = if graph == Graph::C {
+    let fanout: Value = if graph.has_all_in_edges() {
         "all".into()
     } else {
         10.into()

@@ -396,15 +396,22 @@ fn keys_that_do_not_fit_the_pairs_are_named() {
         &format!("{widths}\nnegatives = {{ in_batch = false, random = 0 }}"),
         "the loss compares a pair with negatives",
     );
+}
+
+#[test]
+fn negatives_without_effect_are_named() {
+    let check = |keys: &str, expected: &str| {
+        let table = format!("model = \"sage\"\nepochs = 1\nhidden = [8, 4]\n{keys}");
+        let error = plan(&table).unwrap_err().to_string();
+        assert!(error.contains(expected), "`{error}` lacks `{expected}`");
+    };
     check(
-        none,
-        &format!("{widths}\nbatch_size = 1\nnegatives = {{ random = 0 }}"),
+        "batch_size = 1\nnegatives = { random = 0 }",
         "the loss compares a pair with negatives: give `in_batch` (and a `batch_size` above 1)",
     );
     for key in ["hard = 2", "random = 8", "in_batch = true"] {
         check(
-            none,
-            &format!("{widths}\nnegatives = {{ all = true, {key} }}"),
+            &format!("negatives = {{ all = true, {key} }}"),
             "with `all`, all random negatives of a part are negatives, and no others",
         );
     }

@@ -301,7 +301,7 @@ fn fits_scores(job: &Job, plan: &ScorePlan, infer: &InferPlan) -> Result<(), Job
         return wrong("infer.targets", problem.to_owned());
     }
     let of_score = plan.model();
-    let trains = |plan: &&TrainPlan| job.runs(Stage::Train) && plan.output() == of_score;
+    let trains = |train: &&TrainPlan| job.runs(Stage::Train) && train.output() == of_score;
     let is_trained = job.train.as_ref().filter(trains).is_some();
     let own = job.own_training.as_ref().filter(|_| is_trained);
     let decoder = match own {

@@ -1,7 +1,7 @@
 //! The rows of the list of races.
 
 use super::Figure::{Process, Work as OfWork};
-use super::Graph::{C, Debian, L, M, Mh, S, T, Ts};
+use super::Graph::{C, Debian, L, M, Mh, Ppi, S, T, Ts, Xl};
 use super::Model::{Gat, Gcn, Rgcn, Sage};
 use super::{Family, Graph, Model, Ours, Peer, Script, Work};
 
@@ -38,16 +38,21 @@ pub(crate) const FAMILIES: &[Family] = &[
     family("typed.epoch-sage", &[Ts, T], TYPED_EPOCHS, OfWork, &[ours(train(Sage))], &[]),
     family("typed.epoch-rgcn", &[Ts, T], TYPED_EPOCHS, OfWork, &[ours(train(Rgcn))], &[]),
     family("typed.infer-sage", &[Ts, T], TYPED_INFER, OfWork, &[ours(Work::Infer(Sage))], &[]),
-    family("pruning.gcn-1", &[S], PRUNING, OfWork, &pruned(Gcn, 1), &[]),
-    family("pruning.gcn-2", &[S], PRUNING, OfWork, &pruned(Gcn, 2), &[]),
-    family("pruning.gcn-3", &[S], PRUNING, OfWork, &pruned(Gcn, 3), &[]),
-    family("pruning.sage-1", &[S], PRUNING, OfWork, &pruned(Sage, 1), &[]),
-    family("pruning.sage-2", &[S], PRUNING, OfWork, &pruned(Sage, 2), &[]),
-    family("pruning.sage-3", &[S], PRUNING, OfWork, &pruned(Sage, 3), &[]),
-    family("pruning.gat-1", &[S], PRUNING, OfWork, &pruned(Gat, 1), &[]),
-    family("pruning.gat-2", &[S], PRUNING, OfWork, &pruned(Gat, 2), &[]),
-    family("pruning.gat-3", &[S], PRUNING, OfWork, &pruned(Gat, 3), &[]),
+    family("pruning.gcn-1", &[S, Ppi], PRUNING, OfWork, &pruned(Gcn, 1), &[]),
+    family("pruning.gcn-2", &[S, Ppi], PRUNING, OfWork, &pruned(Gcn, 2), &[]),
+    family("pruning.gcn-3", &[S, Ppi], PRUNING, OfWork, &pruned(Gcn, 3), &[]),
+    family("pruning.sage-1", &[S, Ppi], PRUNING, OfWork, &pruned(Sage, 1), &[]),
+    family("pruning.sage-2", &[S, Ppi], PRUNING, OfWork, &pruned(Sage, 2), &[]),
+    family("pruning.sage-3", &[S, Ppi], PRUNING, OfWork, &pruned(Sage, 3), &[]),
+    family("pruning.gat-1", &[S, Ppi], PRUNING, OfWork, &pruned(Gat, 1), &[]),
+    family("pruning.gat-2", &[S, Ppi], PRUNING, OfWork, &pruned(Gat, 2), &[]),
+    family("pruning.gat-3", &[S, Ppi], PRUNING, OfWork, &pruned(Gat, 3), &[]),
     family("streamed.sage", &[S, M], STREAMED, OfWork, STREAMS, &[]),
+    family("scale.store", &[S, M, L, Xl], GROWTH, OfWork, &[in_1gib(Work::Store)], &[]),
+    family("scale.flatten", &[S, M, L, Xl], GROWTH, Process, &[in_1gib(SHARDS_OF_TENTH)], &[]),
+    family("scale.epoch", &[S, M, L, Xl], GROWTH, OfWork, &[in_1gib(train(Sage))], &[]),
+    family("scale.infer", &[S, M, L, Xl], GROWTH, OfWork, &[in_1gib(Work::Infer(Sage))], &[]),
+    family("methods.sage", &[S, M], METHODS, Process, METHODS_OF_INFER, &[]),
     family("job.debian", &[Debian], DEBIAN, Process, &[ours(Work::Job("jobs/debian.toml"))], &[]),
 ];
 
@@ -83,6 +88,8 @@ const TYPED_EPOCHS: &[&str] = &[SUMMARY, "docs/benchmarks/training.md#Typed grap
 const TYPED_INFER: &[&str] = &[SUMMARY, "docs/benchmarks/inference.md#Typed graphs"];
 const PRUNING: &[&str] = &["docs/benchmarks/training.md#Pruning and partitioning"];
 const STREAMED: &[&str] = &["docs/benchmarks/training.md#Streamed training"];
+const GROWTH: &[&str] = &["BENCHMARKS.md#Growth"];
+const METHODS: &[&str] = &["docs/benchmarks/inference.md#Methods"];
 const DEBIAN: &[&str] = &[SUMMARY];
 
 const fn family(
@@ -109,6 +116,14 @@ const fn ours(work: Work) -> Ours {
         work,
         one_core: false,
         processes: 0,
+        memory_budget: None,
+    }
+}
+
+const fn in_1gib(work: Work) -> Ours {
+    Ours {
+        memory_budget: Some("1GiB"),
+        ..ours(work)
     }
 }
 
@@ -120,26 +135,37 @@ const fn labelled(label: &'static str, work: Work) -> Ours {
 }
 
 // A tenth of the nodes of an untyped graph are in the train split.
-const ROWS_OF_TENTH: Work = flatten("rows", "train", None);
-const ROWS_OF_LABELLED: Work = flatten("rows", "labelled", None);
-const SHARDS_OF_ALL: Work = flatten("shards", "all", None);
+const ROWS_OF_TENTH: Work = flatten("rows", "train");
+const ROWS_OF_LABELLED: Work = flatten("rows", "labelled");
+const SHARDS_OF_ALL: Work = flatten("shards", "all");
+const SHARDS_OF_TENTH: Work = flatten("shards", "train");
 
-const fn flatten(
-    layout: &'static str,
-    targets: &'static str,
-    memory_budget: Option<&'static str>,
-) -> Work {
-    Work::Flatten {
-        layout,
-        targets,
-        memory_budget,
+const fn flatten(layout: &'static str, targets: &'static str) -> Work {
+    Work::Flatten { layout, targets }
+}
+
+const BUDGETS: &[Ours] = &[within("2GiB"), within("512MiB")];
+
+const fn within(memory_budget: &'static str) -> Ours {
+    Ours {
+        memory_budget: Some(memory_budget),
+        ..labelled(memory_budget, SHARDS_OF_ALL)
     }
 }
 
-const BUDGETS: &[Ours] = &[
-    labelled("2GiB", flatten("shards", "all", Some("2GiB"))),
-    labelled("512MiB", flatten("shards", "all", Some("512MiB"))),
+const METHODS_OF_INFER: &[Ours] = &[
+    ours(INFER_BY_LAYERS),
+    labelled(
+        "flatten and neighborhoods",
+        Work::InferSamples {
+            neighborhoods: true,
+        },
+    ),
 ];
+
+const INFER_BY_LAYERS: Work = Work::InferSamples {
+    neighborhoods: false,
+};
 
 const fn processes(work: Work) -> [Ours; 3] {
     let two = Ours {

@@ -85,7 +85,10 @@ fn patterns_select_races() {
         let patterns: Vec<String> = patterns.iter().map(|&text| text.to_owned()).collect();
         select(&patterns).unwrap().iter().map(Race::name).collect()
     };
-    assert_eq!(names(&[]).len(), races().len());
+    let is_large = |race: &Race| race.graph == Graph::Xl;
+    let num_large = races().into_iter().filter(is_large).count();
+    assert_eq!(names(&[]).len() + num_large, races().len());
+    assert!(names(&["scale"]).contains(&"scale.infer.XL".to_owned()));
     assert_eq!(names(&["infer.*.S"]), ["infer.sage.S", "infer.gat.S"]);
     assert_eq!(
         names(&["infer.gat"]),

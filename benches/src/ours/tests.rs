@@ -25,10 +25,8 @@ fn flatten_has_weights_and_the_tables_of_the_peers() {
     let work = Work::Flatten {
         layout: "rows",
         targets: "train",
-        memory_budget: Some("2GiB"),
     };
     let expected = expect![[r#"
-        memory_budget = "2GiB"
         name = "race"
         seed = 7
         work_dir = "scratch/work"
@@ -109,7 +107,6 @@ fn a_training_has_the_models_of_the_peers() {
 #[test]
 fn inference_reads_all_in_edges() {
     let expected = expect![[r#"
-        memory_budget = "1GiB"
         name = "race"
         seed = 7
         work_dir = "scratch/work"

@@ -147,7 +147,9 @@ impl Shape {
         }
         // Up to two numbers a node; a node of feature 0 has none.
         let numbers = |feature: f32| {
-            let at = (0..5).take_while(|&at| at as f32 + 1.0 < feature).count() as i32;
+            let least = [1.0, 2.0, 3.0, 4.0, 5.0];
+            let below = least.into_iter().filter(|&least| least < feature);
+            let at = i32::try_from(below.count()).unwrap();
             let numbers = [(at, feature), (7, feature / 2.0)];
             let count = usize::from(feature > 0.0) + usize::from(feature > 3.0);
             numbers.into_iter().take(count)

@@ -36,11 +36,7 @@ pub struct NegativesSpec {
 }
 
 /// Writes out the default of `in_batch`.
-#[expect(
-    clippy::ref_option,
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
+#[expect(clippy::ref_option, reason = "serde passes a reference")]
 fn or_true<S: serde::Serializer>(of: &Option<InBatch>, serializer: S) -> Result<S::Ok, S::Error> {
     of.unwrap_or(InBatch::All(true)).serialize(serializer)
 }
