@@ -460,6 +460,9 @@ fn versions_of_sparse_features_are_full_runs() {
     ];
     check_chain("gcn", "", sparse);
     check_chain("sage", "", sparse);
+    // With learnable rows, the input of layer 1 is dense.
+    let learnable = format!("{}\nembedding = 4", sparse[1]);
+    check_chain("sage", "", [sparse[0], &learnable]);
 }
 
 #[test]

@@ -18,7 +18,8 @@ Examples:
 Writes race.md (tables, the machine, versions), race.json (all runs) and a plot for each group to
 --out. Exit codes: 0 done, 1 a competitor failed or a file cannot be written, 2 usage.")]
 pub(crate) struct Cli {
-    /// Races to run: names, their beginnings up to a dot, or globs. Default: all.
+    /// Races to run: names, their beginnings up to a dot, or globs. Default: all but those of
+    /// XL, which need 30 GB of disk.
     #[arg(value_name = "NAME")]
     pub(crate) patterns: Vec<String>,
     /// Print the races and the tables of the documentation, and run nothing.

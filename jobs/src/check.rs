@@ -20,7 +20,7 @@ use crate::cli::{CheckArgs, Stage};
 use crate::console::{Console, line_out};
 use crate::error::JobError;
 use crate::job::{CHECKSUMS, Job, Overrides};
-use crate::preflight::preflight;
+use crate::preflight::{pair_splits, preflight};
 
 /// Checks a job.
 ///
@@ -75,6 +75,9 @@ fn look(job: &Job) -> Result<Looked, JobError> {
         plan.check_graph(&survey.meta)?;
     }
     let pairs = PairSurvey::read(&job.graph, &survey)?;
+    if let Some(PairSurvey { counts, .. }) = &pairs {
+        pair_splits(job, counts)?;
+    }
     if let Some(plan) = job.score.as_ref().filter(|_| job.runs(Stage::Score)) {
         plan.check_items(&type_counts(&survey))?;
     }

@@ -11,7 +11,7 @@ use graphtrainer::metric::Metric;
 use graphtrainer::{Loss, TrainError, TrainPlan, TrainSpec};
 use schemas::dataset::refuse_foreign;
 use schemas::storage::check_writable;
-use schemas::{GraphMeta, LabelKind, LabelMeta};
+use schemas::{GraphMeta, LabelKind, LabelMeta, SplitCounts};
 use serde_json::{Value, json};
 
 use crate::check::taken::is_done;
@@ -63,7 +63,7 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
         plan.check_input()?;
     }
     if let Some(shares) = job.graph.pairs.as_ref().and_then(|of| of.shares()) {
-        pair_splits(job, [shares.val > 0.0, shares.test > 0.0])?;
+        has_splits(job, [shares.val > 0.0, shares.test > 0.0])?;
     }
     labels(job)?;
     inference(job)?;
@@ -136,13 +136,17 @@ fn negatives(job: &Job, plan: &TrainPlan) -> Result<(), JobError> {
     Ok(plan.check_negatives(per_part)?)
 }
 
-/// Checks that the splits of pairs that later stages need have pairs; `has_pairs` tells it of val and
-/// test.
+/// Checks that the splits of pairs that the selected stages need have pairs.
 ///
 /// # Errors
 ///
 /// Names the key that needs such pairs.
-pub(crate) fn pair_splits(job: &Job, has_pairs: [bool; 2]) -> Result<(), JobError> {
+pub(crate) fn pair_splits(job: &Job, counts: &SplitCounts) -> Result<(), JobError> {
+    has_splits(job, [counts.val > 0, counts.test > 0])
+}
+
+/// As [`pair_splits`]; `has_pairs`: whether val and test have pairs.
+fn has_splits(job: &Job, has_pairs: [bool; 2]) -> Result<(), JobError> {
     let Some(pairs) = &job.graph.pairs else {
         return Ok(());
     };

@@ -165,6 +165,7 @@ fn run_stage(
                 Method::Neighborhoods => graphinfer::infer_neighborhoods(plan, progress)?,
                 Method::Layers => {
                     let store = stores.open(stage, progress)?;
+                    stored_splits(job, &store)?;
                     match job.version() {
                         Some(version) => infer_version(plan, &store, version, progress)?,
                         None => graphinfer::infer(plan, &store, progress)?,
@@ -189,11 +190,11 @@ fn run_stage(
     })
 }
 
-/// Checks, before graph features are written, that the store's pairs have the splits that later
-/// stages need.
+/// Checks, before a stage writes, that the store's pairs have the splits that the selected stages
+/// need.
 fn stored_splits(job: &Job, store: &Store) -> Result<(), JobError> {
     match &store.meta().pairs {
-        Some(counts) => pair_splits(job, [counts.val > 0, counts.test > 0]),
+        Some(counts) => pair_splits(job, counts),
         None => Ok(()),
     }
 }

@@ -59,9 +59,9 @@ pub(crate) struct PlacedPairs {
 }
 
 /// A row that is no pair of two nodes: its number, what is wrong and an id.
-type Unknown = (u64, u8, String);
+type NotAPair = (u64, u8, String);
 
-/// What is wrong with a row, by the number in [`Unknown`].
+/// What is wrong with a row, by the number in [`NotAPair`].
 const PROBLEMS: [NoPair; 4] = [NoPair::Src, NoPair::Dst, NoPair::Negatives, NoPair::Same];
 
 /// Reads the pairs and places each on the worker of its hash. Equal pairs become one, whose weight
@@ -85,7 +85,7 @@ pub(crate) fn place_pairs(
         take.borrow_mut().extend(pairs);
         Ok(())
     })?;
-    let unknown: Vec<Option<Unknown>> = peer.gather_all::<_, StoreError>(Ok(unknown.take()))?;
+    let unknown: Vec<Option<NotAPair>> = peer.gather_all::<_, StoreError>(Ok(unknown.take()))?;
     if let Some((row, problem, id)) = unknown.into_iter().flatten().min() {
         return Err(plan
             .no_pair(row, PROBLEMS[usize::from(problem)], &id)
@@ -127,7 +127,7 @@ fn outgoing<'a>(
     work: OwnUnits,
     ends: &'a Ends,
     workers: usize,
-    unknown: Rc<RefCell<Option<Unknown>>>,
+    unknown: Rc<RefCell<Option<NotAPair>>>,
 ) -> impl Iterator<Item = Result<(usize, Vec<Pair>), StoreError>> + 'a {
     type Sent = Vec<Result<(usize, Vec<Pair>), StoreError>>;
     let mut reader = PairReader {
@@ -169,7 +169,7 @@ struct PairReader<'a> {
     src: End,
     dst: End,
     negatives: End,
-    unknown: Rc<RefCell<Option<Unknown>>>,
+    unknown: Rc<RefCell<Option<NotAPair>>>,
 }
 
 impl PairReader<'_> {

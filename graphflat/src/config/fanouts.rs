@@ -16,10 +16,7 @@ const KEY: &str = "flatten.fanouts";
 
 /// Fan-outs of one hop as written.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(
-    untagged,
-    expecting = "allowed is a number of in-edges, \"all\", or one of these for each relation"
-)]
+#[serde(untagged)]
 pub enum HopSpec {
     /// One for every relation.
     Every(Fanout),

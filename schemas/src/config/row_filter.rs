@@ -12,7 +12,7 @@ pub type RowsWhere = BTreeMap<String, WhereValue>;
 
 /// A value that a column must equal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged, expecting = "allowed is true, false, an integer or a string")]
+#[serde(untagged)]
 pub enum WhereValue {
     /// Of a column of booleans.
     Bool(bool),

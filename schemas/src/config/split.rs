@@ -15,10 +15,7 @@ const SUM_TOLERANCE: f64 = 1e-9;
 
 /// `split` as written: a column's name, or shares.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(
-    untagged,
-    expecting = "allowed is a column, or shares such as { train = 0.8, val = 0.1, test = 0.1 }"
-)]
+#[serde(untagged)]
 pub enum SplitSpec {
     /// The column that holds the splits.
     Column(String),

@@ -178,12 +178,13 @@ impl PairsPlan {
         self.spec.share.as_ref()
     }
 
-    /// Returns the key of the splits: `share` or `split`.
+    /// Returns the key that puts pairs in splits.
     pub fn split_key(&self) -> &'static str {
-        if self.spec.share.is_some() {
-            "share"
-        } else {
-            "split"
+        match (&self.spec.share, &self.spec.split) {
+            (Some(_), _) => "share",
+            (None, Some(_)) => "split",
+            // All pairs of walks are train pairs.
+            (None, None) => "walks",
         }
     }
 
@@ -281,11 +282,15 @@ impl PairsPlan {
             (Split::Val, counts.val, has(|of| of.val)),
             (Split::Test, counts.test, has(|of| of.test)),
         ];
+        let all = self.shares().map_or(0.0, |of| of.train + of.val + of.test);
         let mut wanted = wanted.into_iter();
         let empty = wanted.find(|(_, count, is_wanted)| *is_wanted && *count == 0);
         match empty {
             None => Ok(()),
-            Some(_) if self.is_of_edges() && *counts == SplitCounts::default() => {
+            // Shares that sum to 1 leave no edge out.
+            Some(_)
+                if *counts == SplitCounts::default() && self.is_of_edges() && all > 1.0 - 1e-9 =>
+            {
                 Err(SchemaError::Key {
                     key: "input.pairs.from_edges".to_owned(),
                     problem: "gives no pair in any split: a pair is an edge between two different \

@@ -101,6 +101,8 @@ impl World {
         let table = draw.one_in(2).then(|| {
             let mut rows = random_lines(draw, 60, ends);
             rows.extend(buys.iter().filter(|_| draw.one_in(3)).cloned());
+            // A row of a node with itself is an error.
+            rows.retain(|of| is_typed || of.src != of.dst);
             // Rows of one pair have one split and one label.
             let mut known = BTreeMap::new();
             for row in &mut rows {
