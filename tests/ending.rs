@@ -339,6 +339,24 @@ fn a_fresh_job_that_lost_a_process_stays_fresh() {
     }
 }
 
+/// A training that loses a process before its first checkpoint keeps its place: a restart, which
+/// looks at the output while the training ends, goes on with it.
+#[test]
+fn a_training_that_lost_a_process_early_keeps_its_output() {
+    let bench = Bench::new(&graph());
+    let epochs = "epochs = 4000";
+    let late = format!("{epochs}\ncheckpoint_every = 4000");
+    bench.write(&job(&graph(), 4_000).with(epochs, &late));
+    let launcher = start(&bench, &["--processes", "3"]);
+    let begun = bench.path("out/model/_progress");
+    wait_until("the training", LONG, || begun.join("plan.json").exists());
+    signal("-KILL", children(&launcher)[0]);
+    assert_eq!(end(launcher).code, 1);
+    let names = || files_below(&begun);
+    assert!(!begun.join("checkpoint").exists(), "{:?}", names());
+    assert!(begun.join("plan.json").exists(), "{:?}", names());
+}
+
 /// Changes a byte in the middle of a file.
 fn spoil(path: &Path) {
     let mut bytes = fs::read(path).unwrap();

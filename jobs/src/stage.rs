@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Context as _;
+use cluster::gather_processes;
 use graphflat::{SamplePlan, Waves};
 use graphinfer::{Method, infer_version};
 use graphtrainer::{Source, TrainPlan};
@@ -105,6 +106,8 @@ fn run_stages(job: &Job, processes: &Processes, console: &Console) -> anyhow::Re
     // no work can be lost. Before streamed training, a store of other tables would be replaced.
     let is_left = job.selected.iter().any(|stage| !is_done(job, *stage));
     refuse_taken(job, is_left || job.stream.is_some())?;
+    // The leader changes the outputs only after all processes have checked them.
+    gather_processes(&processes.cluster, ()).map_err(JobError::from)?;
     let progress = processes.watched(console.progress()?);
     let mut stores = Stores::new(job, &processes.cluster);
     let mut done = Vec::new();
