@@ -317,7 +317,7 @@ fn of_snapshot(output: &str, parent: &str, tables: &str, infer: &str) -> Job {
     version(output, parent, &[], infer).with("[infer]\n", &written)
 }
 
-/// Rows by id: bits of the embedding, and the prediction.
+/// Rows by id: bits of the embedding, and the prediction; 0 without one.
 pub(crate) type Rows = BTreeMap<String, (Vec<u32>, u32)>;
 
 pub(crate) fn rows(bench: &Bench, output: &str) -> Rows {
@@ -326,8 +326,10 @@ pub(crate) fn rows(bench: &Bench, output: &str) -> Rows {
     for part in 0..dataset.num_parts() {
         let of = dataset.read_part(part).unwrap();
         assert_eq!(of.ids.len() as u64, dataset.num_rows(part));
-        let Labels::Class(classes) = &of.prediction else {
-            panic!("the labels are classes");
+        let classes = match &of.prediction {
+            Labels::Class(classes) => classes.clone(),
+            Labels::None => vec![0; of.ids.len()],
+            other => panic!("{other:?} are no classes"),
         };
         for (at, &class) in classes.iter().enumerate() {
             let row = &of.embedding[at * of.dim..][..of.dim];
@@ -359,15 +361,28 @@ pub(crate) fn full(bench: &Bench, tables: &str, infer: &str, adapt: impl Fn(Job)
     rows(bench, &format!("out/full-{tables}"))
 }
 
-/// Runs a chain of versions and compares each with a full run on the changed tables.
-fn check_chain(model: &str, infer: &str, [edges_from, edges_to]: [&str; 2]) {
+/// Trains a model of class `model`, runs a chain of versions and compares each with a full run on
+/// the changed tables.
+fn check_chain(model: &str, infer: &str, keys: [&str; 2]) {
+    check_chain_after(&[first(model, infer)], (model, infer), keys);
+}
+
+/// Runs the jobs `start`, of which the last one is the first of a chain of versions, and compares
+/// each version with a full run on the changed tables.
+fn check_chain_after(
+    start: &[Job],
+    (model, infer): (&str, &str),
+    [edges_from, edges_to]: [&str; 2],
+) {
     let (bench, mut world) = (Bench::empty(), World::new());
     let adapt = |job: Job| job.with(edges_from, edges_to);
     world.undirected = edges_to.contains("undirected");
     world.odd = edges_to.contains("kind") || edges_to.contains("sparse");
     world.weighted = edges_to.contains("weight");
     world.write(&bench, "start");
-    bench.run(&adapt(first(model, infer)), &[]).ok();
+    for job in start {
+        bench.run(&adapt(job.clone()), &[]).ok();
+    }
     let before = rows(&bench, "out/v0");
     let (mut changed, mut rows_before) = (0, before.clone());
     for at in 1..=3 {
@@ -463,6 +478,28 @@ fn versions_of_sparse_features_are_full_runs() {
     // With learnable rows, the input of layer 1 is dense.
     let learnable = format!("{}\nembedding = 4", sparse[1]);
     check_chain("sage", "", [sparse[0], &learnable]);
+}
+
+/// A model of links is trained on pairs; its versions are those of a job without [input.pairs], where
+/// all edges carry messages.
+#[test]
+fn versions_of_links_are_full_runs() {
+    let unlabelled =
+        head("work-train", "start").replace("label = \"label\"\nsplit = \"split\"\n", "");
+    let training = Job(format!(
+        "{unlabelled}[input.pairs]\nfrom_edges = true\n\
+         share = {{ train = 0.8, val = 0.1, test = 0.1 }}\n\n[flatten]\noutput = \"out/features\"\n\
+         hops = 2\nfanouts = [4, 3]\n\n[train]\noutput = \"out/model\"\nmodel = \"sage\"\n\
+         hidden = [8, 8]\nepochs = 2\nloss = \"softmax\"\ndecoder = \"dot\"\n\
+         negatives = {{ random = 4 }}\n"
+    ));
+    let kept = Job(format!(
+        "{}[infer]\noutput = \"out/v0\"\nmodel = \"out/model\"\n\n[incremental]\n",
+        head("work", "start")
+    ));
+    for keys in [DIRECTED, UNDIRECTED] {
+        check_chain_after(&[training.clone(), kept.clone()], ("links", ""), keys);
+    }
 }
 
 #[test]

@@ -97,7 +97,14 @@ impl KeptEdges {
     pub(crate) fn first_difference(&self, other: &Self) -> Option<usize> {
         let longest = self.src.len().max(other.src.len());
         let shortest = self.src.len().min(other.src.len());
-        let differs = (0..shortest).find(|&at| !self.is_same_at(other, at));
+        let has_features = !self.feature.is_empty() || !other.feature.is_empty();
+        let differs = if has_features {
+            (0..shortest).find(|&at| !self.is_same_at(other, at))
+        } else {
+            let own = self.src.iter().zip(&self.weight);
+            let mut pairs = own.zip(other.src.iter().zip(&other.weight));
+            pairs.position(|((a, own), (b, weight))| a != b || own.to_bits() != weight.to_bits())
+        };
         differs.or((shortest < longest).then_some(shortest))
     }
 }
@@ -152,6 +159,18 @@ impl<'a> Draws<'a> {
             let (owner, local) = store.placement().owner_and_local(dst);
             store.partition(owner).unranked(self.relation, local)
         })
+    }
+
+    /// Returns the sources of all in-edges of a node in the parent, ascending; none if they were
+    /// edited since the store was built.
+    pub(crate) fn unedited(&self, dst: NodeIdx) -> Option<&'a [NodeIdx]> {
+        let is_edited = self
+            .numbers
+            .parent()
+            .edits
+            .contains_key(&(self.relation, dst));
+        let stored = self.stored(dst).filter(|_| !is_edited);
+        stored.map(|all| all.src)
     }
 
     /// Calls `visit` with source, weight and features of all in-edges of a node in the parent;

@@ -2,6 +2,7 @@
 
 use crate::numbers::Numbers;
 use crate::reach::{Reach, ReachPlan};
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use schemas::NodeIdx;
 
 /// Work of one layer.
@@ -46,7 +47,7 @@ impl Reach {
         let in_edges = |limits: &[usize]| -> u64 {
             let stored = (0..relations).map(|relation| {
                 let limit = limits[relation] as u64;
-                let partitions = numbers.store().partitions().iter();
+                let partitions = numbers.store().partitions().par_iter();
                 let of_partitions = partitions.map(|partition| -> u64 {
                     let locals = partition.locals(partition.relation_to(relation));
                     let in_degrees = locals.map(|local| partition.in_degree(relation, local));
@@ -95,6 +96,6 @@ impl Reach {
                 .map(|(at, &limit)| in_degree(at, node).min(limit as u64))
                 .sum()
         };
-        nodes.iter().map(of_node).sum()
+        nodes.par_iter().map(of_node).sum()
     }
 }

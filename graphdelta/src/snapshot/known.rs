@@ -124,8 +124,32 @@ impl<'a> Known<'a> {
         found.or_else(|| self.numbers.find_added(type_idx, ids, at))
     }
 
+    /// Finds nodes of the snapshot; all of its nodes are marked or added.
+    ///
+    /// # Errors
+    ///
+    /// Returns the position of the first id that no node has.
+    pub(super) fn find_all(&self, type_idx: usize, ids: &Ids) -> Result<Vec<NodeIdx>, usize> {
+        let find = |at: usize| self.find_present(type_idx, ids, at).ok_or(at);
+        let (Stored::Run(first_key, first, count), Some(keys)) =
+            (&self.types[type_idx].stored, ids.keys())
+        else {
+            return (0..ids.len()).map(find).collect();
+        };
+        let found = keys.iter().enumerate().map(|(at, key)| {
+            let place = key.wrapping_sub(*first_key);
+            let stored = u32::try_from(place).ok().filter(|_| place < *count);
+            let stored = stored.map(|place| first.after(place));
+            match stored.filter(|&node| self.is_present(node)) {
+                Some(node) => Ok(node),
+                None => find(at),
+            }
+        });
+        found.collect()
+    }
+
     /// Finds a node of the snapshot; all of its nodes are marked or added.
-    pub(super) fn find_present(&self, type_idx: usize, ids: &Ids, at: usize) -> Option<NodeIdx> {
+    fn find_present(&self, type_idx: usize, ids: &Ids, at: usize) -> Option<NodeIdx> {
         match self.find(type_idx, ids, at) {
             Some(node) => self.is_present(node).then_some(node),
             None => self.types[type_idx].new.get(&id_key(ids, at)).copied(),
