@@ -339,22 +339,29 @@ fn a_fresh_job_that_lost_a_process_stays_fresh() {
     }
 }
 
-/// A training that loses a process before its first checkpoint keeps its place: a restart, which
-/// looks at the output while the training ends, goes on with it.
+/// A restart starts the stage over that was running, if that one has removed what it had begun.
 #[test]
-fn a_training_that_lost_a_process_early_keeps_its_output() {
+fn a_restart_starts_over_what_was_not_begun() {
     let bench = Bench::new(&graph());
-    let epochs = "epochs = 4000";
-    let late = format!("{epochs}\ncheckpoint_every = 4000");
-    bench.write(&job(&graph(), 4_000).with(epochs, &late));
-    let launcher = start(&bench, &["--processes", "3"]);
-    let begun = bench.path("out/model/_progress");
-    wait_until("the training", LONG, || begun.join("plan.json").exists());
-    signal("-KILL", children(&launcher)[0]);
-    assert_eq!(end(launcher).code, 1);
-    let names = || files_below(&begun);
-    assert!(!begun.join("checkpoint").exists(), "{:?}", names());
-    assert!(begun.join("plan.json").exists(), "{:?}", names());
+    let job = job(&graph(), 4);
+    bench.run(&job, &[]).ok();
+    let expected = OUTPUTS.map(|output| bench.data_files(output));
+    let other = job.with("seed = 7", "seed = 8");
+    let of_train = ["--begun-stage", "train", "--fresh-stages", "infer"];
+    let of_flatten = ["--begun-stage", "flatten", "--fresh-stages", "train,infer"];
+    for (earlier, args, num_kept) in [(&job, of_train, 1), (&other, of_flatten, 0)] {
+        bench.clear();
+        bench.run(earlier, &[]).ok();
+        for output in &OUTPUTS[num_kept..] {
+            for name in bench.data_files(output).into_keys() {
+                spoil(&bench.path(output).join(name));
+            }
+        }
+        bench.run(&job, &args).ok();
+        for (files, written) in expected.iter().zip(OUTPUTS) {
+            assert_same_bytes(files, &bench.data_files(written), written);
+        }
+    }
 }
 
 /// Changes a byte in the middle of a file.

@@ -480,8 +480,8 @@ fn versions_of_sparse_features_are_full_runs() {
     check_chain("sage", "", [sparse[0], &learnable]);
 }
 
-/// A model of links is trained on pairs; its versions are those of a job without [input.pairs], where
-/// all edges carry messages.
+/// A model of links is trained on pairs; a job without [input.pairs], where all edges carry messages,
+/// has its versions.
 #[test]
 fn versions_of_links_are_full_runs() {
     let unlabelled =

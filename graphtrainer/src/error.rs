@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use cluster::WorkerError as _;
 use schemas::ErrorKind;
 
 /// Training could not be planned, started or finished.
@@ -167,18 +166,10 @@ pub enum TrainError {
     PeerEnded {
         /// Its number.
         process: usize,
-        /// Its message.
+        /// Its message, or that it was lost.
         how: String,
         /// Whether a retry would fail in the same way.
         is_bound_to_repeat: bool,
-    },
-    /// The connection to another process of the job has ended.
-    #[error("process {process} cannot go on training: {how}")]
-    PeerLost {
-        /// Its number.
-        process: usize,
-        /// How it ended.
-        how: String,
     },
     /// Two processes of the job would train different models.
     #[error("process {process} has another `train.{key}` than process 0: {problem}")]
@@ -280,7 +271,6 @@ impl TrainError {
             | Self::ServerLost { .. }
             | Self::ServerRefused { .. }
             | Self::PeerEnded { .. }
-            | Self::PeerLost { .. }
             | Self::Differs { .. }
             | Self::Process { .. }
             | Self::Ended { .. }
@@ -294,20 +284,13 @@ impl TrainError {
     /// Tells whether this error only reports another process's failure: that process has its own
     /// error, or is lost.
     pub fn is_peer_failure(&self) -> bool {
-        matches!(self, Self::PeerEnded { .. }) || self.is_loss()
-    }
-
-    /// Tells whether the connection to another process was lost, or seems so: then the job may be
-    /// started again.
-    pub(crate) fn is_loss(&self) -> bool {
-        match self {
+        matches!(
+            self,
             Self::PeerFailed { .. }
-            | Self::WorkerLost { .. }
-            | Self::ServerLost { .. }
-            | Self::PeerLost { .. } => true,
-            Self::Cluster(error) => error.is_peer_failure(),
-            _ => false,
-        }
+                | Self::WorkerLost { .. }
+                | Self::ServerLost { .. }
+                | Self::PeerEnded { .. }
+        )
     }
 
     /// Tells whether a training resumed from its checkpoint would fail in the same way.
@@ -325,7 +308,6 @@ impl TrainError {
             | Self::WorkerLost { .. }
             | Self::ServerLost { .. }
             | Self::ServerRefused { .. }
-            | Self::PeerLost { .. }
             | Self::Differs { .. }
             | Self::Process { .. }
             | Self::Ended { .. } => false,

@@ -171,10 +171,7 @@ fn write_model(
     let trained = match fitted {
         Ok(trained) => trained,
         Err(error) => {
-            let is_saved = || storage::is_file(&checkpoint).unwrap_or(true);
-            // After a loss the job may be started again, and then it continues this output.
-            let may_go_on = error.is_loss() || is_saved();
-            if error.is_bound_to_repeat() || !may_go_on {
+            if error.is_bound_to_repeat() || !storage::is_file(&checkpoint).unwrap_or(true) {
                 // Remove the output, so that the corrected plan can use its directory.
                 output.abandon();
             }

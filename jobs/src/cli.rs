@@ -108,6 +108,10 @@ pub(crate) struct RunArgs {
         conflicts_with = "fresh"
     )]
     fresh_stages: Vec<Stage>,
+    /// The stage that a restart finds running, if it had started over: it continues the output that
+    /// it has begun, and starts over without one.
+    #[arg(long, hide = true, value_name = "STAGE", conflicts_with = "fresh")]
+    pub(crate) begun_stage: Option<Stage>,
     /// Compute and write all rows of a version, not only those that its changes reach.
     #[arg(long)]
     pub(crate) full: bool,

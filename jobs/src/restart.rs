@@ -1,7 +1,6 @@
 //! Starts a job of `run --processes N --restarts R` again after it has lost a process.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
@@ -28,10 +27,9 @@ pub(crate) struct Restart {
 /// A stage that this run has not finished.
 struct Unfinished {
     stage: Stage,
-    output: PathBuf,
-    /// Whether the stage starts over.
-    is_fresh: bool,
-    /// Whether an earlier run has left a half-finished output of the stage.
+    /// Whether the stage keeps nothing of an earlier job.
+    is_renewed: bool,
+    /// Whether an earlier job has left a half-finished output of the stage.
     was_begun: bool,
 }
 
@@ -63,8 +61,7 @@ impl Restart {
             let is_fresh = job.is_fresh(stage);
             unfinished.push(Unfinished {
                 stage,
-                output: output.to_owned(),
-                is_fresh,
+                is_renewed: is_fresh || args.begun_stage == Some(stage),
                 was_begun: is_fresh && is_begun(output)?,
             });
         }
@@ -93,26 +90,29 @@ impl Restart {
         ));
         schemas::cleanup::run();
         let mut args = self.args.clone();
-        add_fresh(&mut args, &self.fresh_stages());
+        self.add_renewed(&mut args);
         if let Err(error) = replace(&args) {
             console.caution(&format!("the job cannot be started again: {error}"));
         }
     }
 
-    /// Returns the stages that the restart must start over: those that this run had to start over
-    /// and has not begun.
+    /// Adds the stages that keep nothing of an earlier job to arguments.
     ///
-    /// The first unfinished stage was running. The restart continues it if this run had begun its
-    /// output.
-    fn fresh_stages(&self) -> Vec<Stage> {
+    /// The first unfinished stage was running, and its thread may remove what it has begun until
+    /// this process is replaced. So the restart looks whether it can continue it.
+    fn add_renewed(&self, args: &mut Vec<OsString>) {
         let unfinished = self
             .unfinished
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let goes_on = |of: &Unfinished| !of.was_begun && is_begun(&of.output).unwrap_or(false);
-        let num_begun = unfinished.first().map_or(0, |of| usize::from(goes_on(of)));
-        let others = unfinished.iter().skip(num_begun);
-        others.filter(|of| of.is_fresh).map(|of| of.stage).collect()
+        let running = unfinished.first();
+        let running = running.filter(|of| of.is_renewed && !of.was_begun);
+        if let Some(of) = running {
+            args.extend(["--begun-stage".into(), of.stage.name().into()]);
+        }
+        let others = unfinished.iter().skip(usize::from(running.is_some()));
+        let others = others.filter(|of| of.is_renewed).map(|of| of.stage);
+        add_fresh(args, &others.collect::<Vec<_>>());
     }
 }
 

@@ -23,6 +23,7 @@ use crate::memory::plan_free_memory;
 use crate::preflight::{pair_splits, preflight};
 use crate::processes::Processes;
 use crate::report::{Done, report};
+use crate::source::Edits;
 use crate::stores::Stores;
 
 /// Runs a job.
@@ -31,19 +32,10 @@ use crate::stores::Stores;
 ///
 /// The first error of the job file, of a stage or of its input.
 pub(crate) fn run(args: &RunArgs, console: &Console) -> anyhow::Result<()> {
-    let of = &args.processes;
-    let overrides = Overrides {
-        workers: args.workers,
-        stages: args.stage.clone(),
-        fresh: args.fresh_stages(),
-        process: of.are_several().then(|| of.number()),
-        processes: of.processes.map(usize::from),
-        full: args.full,
-    };
     ending::be_resumable();
     end_with_cut_maps()?;
     let edits = args.job.edits();
-    let job = Job::load(&args.job.path, &edits, &overrides)?;
+    let job = load(args, &edits)?;
     check_version_flags(args, &job)?;
     if job.versions.are_kept {
         known::remember(&job.work_dir.join(CHECKSUMS));
@@ -54,6 +46,28 @@ pub(crate) fn run(args: &RunArgs, console: &Console) -> anyhow::Result<()> {
     let processes = Processes::start(args, &edits, &job, console).with_context(context)?;
     let result = run_stages(&job, &processes, console).with_context(context);
     processes.end(result)
+}
+
+/// Loads the job of a run.
+fn load(args: &RunArgs, edits: &Edits) -> anyhow::Result<Job> {
+    let of = &args.processes;
+    let mut overrides = Overrides {
+        workers: args.workers,
+        stages: args.stage.clone(),
+        fresh: args.fresh_stages(),
+        process: of.are_several().then(|| of.number()),
+        processes: of.processes.map(usize::from),
+        full: args.full,
+    };
+    let job = Job::load(&args.job.path, edits, &overrides)?;
+    if let Some(stage) = args.begun_stage
+        && let Some(output) = job.output(stage)
+        && !is_begun(output).map_err(JobError::from)?
+    {
+        overrides.fresh.push(stage);
+        return Ok(Job::load(&args.job.path, edits, &overrides)?);
+    }
+    Ok(job)
 }
 
 /// Checks flags that are for jobs with versions only, or for others only.

@@ -292,7 +292,11 @@ fn receive<T: DeserializeOwned>(
     process: usize,
     lines: &mut BufReader<TcpStream>,
 ) -> Result<T, TrainError> {
-    let ended = |how: String| TrainError::PeerLost { process, how };
+    let ended = |how: String| TrainError::PeerEnded {
+        process,
+        how,
+        is_bound_to_repeat: false,
+    };
     let mut line = String::new();
     match lines.read_line(&mut line) {
         Ok(0) => Err(ended("its connection is closed".to_owned())),

@@ -24,9 +24,14 @@ pub(super) fn predict(job: &Job) -> Result<Option<Decision>, JobError> {
     if found.is_none_or(|found| found.workers != of_store.workers) {
         return Ok(None);
     }
-    let quiet: Progress = Arc::new(|_| {});
-    let store = store::open_or_build(&of_store, &quiet)?;
-    Ok(Some(predict_version(plan, &store, version)?))
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(job.workers);
+    let pool = pool.build();
+    let pool = pool.map_err(|error| JobError::from(schemas::threads::refused(error)))?;
+    pool.install(|| {
+        let quiet: Progress = Arc::new(|_| {});
+        let store = store::open_or_build(&of_store, &quiet)?;
+        Ok(Some(predict_version(plan, &store, version)?))
+    })
 }
 
 /// Returns the lines that describe a version.
