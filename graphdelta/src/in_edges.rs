@@ -101,9 +101,12 @@ impl KeptEdges {
         let differs = if has_features {
             (0..shortest).find(|&at| !self.is_same_at(other, at))
         } else {
-            let own = self.src.iter().zip(&self.weight);
-            let mut pairs = own.zip(other.src.iter().zip(&other.weight));
-            pairs.position(|((a, own), (b, weight))| a != b || own.to_bits() != weight.to_bits())
+            let both = self.src.iter().zip(&other.src);
+            let weights = self.weight.iter().zip(&other.weight);
+            let mut pairs = both.zip(weights);
+            pairs.position(|((src, theirs), (weight, of_theirs))| {
+                src != theirs || weight.to_bits() != of_theirs.to_bits()
+            })
         };
         differs.or((shortest < longest).then_some(shortest))
     }

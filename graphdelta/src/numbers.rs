@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use schemas::{Dangling, EdgeRows, Features, GraphPlan, Ids, NodeIdx, RelationPlan, RowPlace};
 use store::{Placement, Store};
 
@@ -487,19 +488,28 @@ impl Numbers {
         // The edges of a node are deleted in the night that removes it.
         let is_removed_now =
             |node: &NodeIdx| matches!(nodes.get(node), Some(NodeChange::Removed(..)));
-        let ends = |rows: &EdgeRows, at: usize, is_delete: bool| {
-            let row = rows.rows.row(at);
-            let find = |column: &str, type_idx: usize, ids: &Ids| {
-                let found = self.find(type_idx, ids, at).filter(|node| {
-                    !self.removed.contains(node) || (is_delete && is_removed_now(node))
-                });
-                found.ok_or_else(|| {
-                    let id = ids.display(at);
-                    problem(row, format!("column `{column}`: no node has the id {id}"))
-                })
+        let find = |type_idx: usize, (ids, at): (&Ids, usize), is_delete: bool| {
+            let found = self.find(type_idx, ids, at);
+            found.filter(|node| !self.removed.contains(node) || (is_delete && is_removed_now(node)))
+        };
+        // The search among the ids waits for memory, so all threads do it.
+        let all_ends = |rows: &EdgeRows, is_delete: bool| -> Vec<[Option<NodeIdx>; 2]> {
+            let found = (0..rows.src.len()).into_par_iter().map(|at| {
+                let src = find(own.from, (&rows.src, at), is_delete);
+                [src, find(own.to, (&rows.dst, at), is_delete)]
+            });
+            found.collect()
+        };
+        let present = |rows: &EdgeRows, at: usize, found: [Option<NodeIdx>; 2]| {
+            let missing = |column: &str, ids: &Ids| {
+                let id = ids.display(at);
+                let what = format!("column `{column}`: no node has the id {id}");
+                problem(rows.rows.row(at), what)
             };
-            let src = find(&name.src, own.from, &rows.src)?;
-            Ok::<_, DeltaError>([src, find(&name.dst, own.to, &rows.dst)?])
+            let [src, dst] = found;
+            let src = src.ok_or_else(|| missing(&name.src, &rows.src))?;
+            let dst = dst.ok_or_else(|| missing(&name.dst, &rows.dst))?;
+            Ok::<_, DeltaError>([src, dst])
         };
         let keys = |[src, dst]: [NodeIdx; 2]| -> Vec<EdgeKey> {
             let mut keys = vec![(base.0, dst, src)];
@@ -509,9 +519,9 @@ impl Numbers {
         };
         let mut deleted = BTreeSet::new();
         for rows in &changes.deletes {
-            for at in 0..rows.src.len() {
+            for (at, found) in all_ends(rows, true).into_iter().enumerate() {
                 let row = rows.rows.row(at);
-                let of_row = ends(rows, at, true)?;
+                let of_row = present(rows, at, found)?;
                 for (nth, key) in keys(of_row).into_iter().enumerate() {
                     let is_new = deleted.insert(key);
                     // Both directions of an undirected self-loop have one key.
@@ -529,9 +539,9 @@ impl Numbers {
         }
         for rows in &changes.upserts {
             let dim = changes_dim(rows);
-            for at in 0..rows.src.len() {
+            for (at, found) in all_ends(rows, false).into_iter().enumerate() {
                 let row = rows.rows.row(at);
-                for key in keys(ends(rows, at, false)?) {
+                for key in keys(present(rows, at, found)?) {
                     if deleted.contains(&key) {
                         let what = "the edge is upserted and deleted in one table";
                         return Err(problem(row, what.to_owned()));

@@ -7,6 +7,7 @@ use arrow::array::{ArrayRef, AsArray, UInt32Array, UInt64Array};
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use cluster::{Peer, run_workers};
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use schemas::xxh::file_checksum;
 use schemas::{FileEntry, NodeIdx};
 use serde::{Deserialize, Serialize};
@@ -173,11 +174,13 @@ impl OutEdges {
     }
 
     fn open(store: &Store, keep: &[usize], dir: &Path) -> Result<Self, DeltaError> {
-        let workers = 0..store.placement().workers();
-        let open = |worker| Ok(Arc::new(OwnOutEdges::open(&file(dir, worker))?));
+        let workers = (0..store.placement().workers()).into_par_iter();
+        let opened = workers.map(|worker| Ok(Arc::new(OwnOutEdges::open(&file(dir, worker))?)));
+        // All are opened first, so that the error of the first one is returned.
+        let opened: Vec<Result<_, StoreError>> = opened.collect();
         Ok(Self {
             keep: keep.to_vec(),
-            of_workers: workers.map(open).collect::<Result<_, StoreError>>()?,
+            of_workers: opened.into_iter().collect::<Result<_, _>>()?,
         })
     }
 }

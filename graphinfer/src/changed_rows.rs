@@ -152,9 +152,11 @@ pub(crate) fn compute(
             after.store().release_nodes();
         }
         let mut changed = vec![false; after.end()];
-        for (nodes, of_nodes) in new {
-            for (row, &node) in by_type[nodes].iter().enumerate() {
-                changed[node.index()] = rows.set(layer, node, of_nodes.row(row));
+        for (nodes, of_nodes, differs) in compared(layer, (new, &by_type), &rows, threads)? {
+            let listed = by_type[nodes].iter().zip(differs).enumerate();
+            for (row, (&node, _)) in listed.filter(|(_, (_, differs))| *differs) {
+                changed[node.index()] = true;
+                rows.set(layer, node, of_nodes.row(row));
             }
         }
         if let Some(walk) = &mut walk {
@@ -163,6 +165,30 @@ pub(crate) fn compute(
         computed.push(listed);
     }
     Ok((rows, computed))
+}
+
+/// New rows of some nodes, which have a range in a list.
+type NewRows = (Range<usize>, Dense);
+
+/// Adds to new rows of `nodes` which of them differ from the kept ones.
+fn compared(
+    layer: usize,
+    (new, nodes): (Vec<NewRows>, &[NodeIdx]),
+    rows: &KeptRows,
+    threads: &Threads,
+) -> Result<Vec<(Range<usize>, Dense, Vec<bool>)>, InferError> {
+    let differing: Vec<Mutex<Vec<bool>>> = new.iter().map(|_| Mutex::default()).collect();
+    let state = || ();
+    threads.run(new.len(), state, |(), at| {
+        let (of_block, block) = &new[at];
+        let differs = rows.differing(layer, &nodes[of_block.clone()], block);
+        *differing[at].lock().unwrap_or_else(PoisonError::into_inner) = differs;
+        Ok(())
+    })?;
+    let differing = differing.into_iter();
+    let differing = differing.map(|of| of.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let all = new.into_iter().zip(differing);
+    Ok(all.map(|((nodes, rows), of)| (nodes, rows, of)).collect())
 }
 
 /// Tells whether the rows of all nodes stay, and their places in segments too.
@@ -263,7 +289,7 @@ impl<'a> Version<'a> {
         nodes: &[NodeIdx],
         rows: &KeptRows,
         threads: &Threads,
-    ) -> Result<Vec<(Range<usize>, Dense)>, InferError> {
+    ) -> Result<Vec<NewRows>, InferError> {
         let num_read = |at: usize| -> usize {
             let reads = self.reads(nodes[at], layer);
             let read =

@@ -121,21 +121,25 @@ impl KeptRows {
         }
     }
 
-    /// Sets a row; tells whether its bits differ from those before.
-    pub(crate) fn set(&mut self, layer: usize, node: NodeIdx, row: &[f32]) -> bool {
-        let layer = &mut self.layers[layer - 1];
-        let same = |before: &[f32]| {
-            let mut both = before.iter().zip(row);
-            both.all(|(old, new)| old.to_bits() == new.to_bits())
+    /// Tells of some nodes whose rows after a layer differ in their bits from the kept ones.
+    pub(crate) fn differing(&self, layer: usize, nodes: &[NodeIdx], rows: &Dense) -> Vec<bool> {
+        let differs = |(at, &node): (usize, &NodeIdx)| {
+            let same = |before: &[f32]| {
+                let mut both = before.iter().zip(rows.row(at));
+                both.all(|(old, new)| old.to_bits() == new.to_bits())
+            };
+            !self.get(layer, node).is_some_and(same)
         };
-        if layer.get(node).is_some_and(same) {
-            return false;
-        }
+        nodes.iter().enumerate().map(differs).collect()
+    }
+
+    /// Sets a row.
+    pub(crate) fn set(&mut self, layer: usize, node: NodeIdx, row: &[f32]) {
+        let layer = &mut self.layers[layer - 1];
         let (values, nodes) = &mut layer.new;
         layer.place[node.index()] = Place::New(narrow(nodes.len()));
         values.extend_from_slice(row);
         nodes.push(node);
-        true
     }
 
     /// Empties the rows of a removed node.

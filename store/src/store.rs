@@ -4,6 +4,7 @@ use crate::page_cache::page_cache_bytes;
 use crate::partition::Partition;
 use crate::{Placement, StoreError, StoreMeta, StorePlan};
 use cluster::Cluster;
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use schemas::{GraphColumns, TypedColumns};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -45,9 +46,11 @@ impl Store {
         meta: StoreMeta,
     ) -> Result<Self, StoreError> {
         let placement = Placement::new(&meta.num_nodes_by_type(), meta.workers);
-        let partitions = own_workers(cluster)
-            .map(|worker| Partition::open(&plan.dir, worker, &placement, &meta));
-        let partitions = Arc::new(partitions.collect::<Result<_, _>>()?);
+        let open = |worker| Partition::open(&plan.dir, worker, &placement, &meta);
+        let opened = own_workers(cluster).into_par_iter().map(open);
+        // All are opened first, so that the error of the first one is returned.
+        let opened: Vec<Result<Partition, StoreError>> = opened.collect();
+        let partitions = Arc::new(opened.into_iter().collect::<Result<_, _>>()?);
         Ok(Self {
             meta: Arc::new(meta),
             columns: (!plan.graph.is_typed()).then(|| {

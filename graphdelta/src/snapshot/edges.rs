@@ -43,10 +43,10 @@ struct UnitEdges {
 }
 
 /// An in-edge of the snapshot.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct InEdge {
     src: NodeIdx,
-    /// Unit and row of its values; 0 if edges have none.
+    /// Unit and row of its values, which are not read if edges have none.
     unit: u32,
     row: u32,
 }
@@ -108,7 +108,7 @@ impl Piece {
         let place = usize::try_from(key & u64::from(u32::MAX)).expect("32 bits");
         let (unit, row) = self.places.get(place).copied().unwrap_or_default();
         InEdge {
-            src: high(key),
+            src: src_of(key),
             unit,
             row,
         }
@@ -116,7 +116,7 @@ impl Piece {
 }
 
 /// Returns the source in a key.
-fn high(key: u64) -> NodeIdx {
+fn src_of(key: u64) -> NodeIdx {
     NodeIdx::from_raw(u32::try_from(key >> 32).expect("32 bits"))
 }
 
@@ -259,7 +259,8 @@ impl Table<'_> {
         for (number, unit) in units.iter().enumerate() {
             unit.visit(piece, number, |dst, edge| {
                 let place: &mut usize = &mut next[dst.index() - first];
-                keys[*place] = u64::from(edge.src.raw()) << 32 | u64::from(narrow(places.len()));
+                let at = u32::try_from(places.len()).expect("a piece has below 2^32 edges");
+                keys[*place] = u64::from(edge.src.raw()) << 32 | u64::from(at);
                 *place += 1;
                 places.extend(self.has_values.then_some((edge.unit, edge.row)));
             });
@@ -283,7 +284,7 @@ impl Table<'_> {
         for at in 0..NODES.min(self.known.end() - first) {
             let dst = NodeIdx::from_index(first + at);
             let keys = &gathered.keys[gathered.starts[at]..gathered.starts[at + 1]];
-            let sources = || keys.iter().map(|&key| high(key));
+            let sources = || keys.iter().map(|&key| src_of(key));
             if !self.has_values
                 && let Some(stored) = draws.unedited(dst)
                 && sources().eq(stored.iter().copied())
