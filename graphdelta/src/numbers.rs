@@ -470,6 +470,22 @@ impl Numbers {
         }
     }
 
+    /// Finds source and destination of edges; none if no node that `is_there` has the id.
+    ///
+    /// The search among the ids waits for memory, so all threads do it.
+    fn find_ends(
+        &self,
+        relation: usize,
+        rows: &EdgeRows,
+        is_there: impl Fn(&NodeIdx) -> bool + Sync,
+    ) -> Vec<[Option<NodeIdx>; 2]> {
+        let own = &self.store.meta().graph.relations[relation];
+        let find = |type_idx, ids, at| self.find(type_idx, ids, at).filter(&is_there);
+        let found = (0..rows.src.len()).into_par_iter();
+        let found = found.map(|at| [find(own.from, &rows.src, at), find(own.to, &rows.dst, at)]);
+        found.collect()
+    }
+
     fn apply_edges(
         &self,
         table: usize,
@@ -479,38 +495,12 @@ impl Numbers {
             &mut BTreeMap<EdgeKey, EdgeChange>,
         ),
     ) -> Result<(), DeltaError> {
-        let graph = &self.store.meta().graph;
-        let own = &graph.relations[changes.relation];
-        let name = changes.plan.spec();
         let base = (changes.relation, self.reverses[changes.relation]);
         let problem = |row: u64, problem: String| row_error(changes.plan.locate(row), problem);
         let is_undirected = changes.plan.undirected();
         // The edges of a node are deleted in the night that removes it.
         let is_removed_now =
             |node: &NodeIdx| matches!(nodes.get(node), Some(NodeChange::Removed(..)));
-        let find = |type_idx: usize, (ids, at): (&Ids, usize), is_delete: bool| {
-            let found = self.find(type_idx, ids, at);
-            found.filter(|node| !self.removed.contains(node) || (is_delete && is_removed_now(node)))
-        };
-        // The search among the ids waits for memory, so all threads do it.
-        let all_ends = |rows: &EdgeRows, is_delete: bool| -> Vec<[Option<NodeIdx>; 2]> {
-            let found = (0..rows.src.len()).into_par_iter().map(|at| {
-                let src = find(own.from, (&rows.src, at), is_delete);
-                [src, find(own.to, (&rows.dst, at), is_delete)]
-            });
-            found.collect()
-        };
-        let present = |rows: &EdgeRows, at: usize, found: [Option<NodeIdx>; 2]| {
-            let missing = |column: &str, ids: &Ids| {
-                let id = ids.display(at);
-                let what = format!("column `{column}`: no node has the id {id}");
-                problem(rows.rows.row(at), what)
-            };
-            let [src, dst] = found;
-            let src = src.ok_or_else(|| missing(&name.src, &rows.src))?;
-            let dst = dst.ok_or_else(|| missing(&name.dst, &rows.dst))?;
-            Ok::<_, DeltaError>([src, dst])
-        };
         let keys = |[src, dst]: [NodeIdx; 2]| -> Vec<EdgeKey> {
             let mut keys = vec![(base.0, dst, src)];
             keys.extend(base.1.map(|reverse| (reverse, src, dst)));
@@ -519,9 +509,11 @@ impl Numbers {
         };
         let mut deleted = BTreeSet::new();
         for rows in &changes.deletes {
-            for (at, found) in all_ends(rows, true).into_iter().enumerate() {
+            let was_there = |node: &NodeIdx| !self.removed.contains(node) || is_removed_now(node);
+            let all_ends = self.find_ends(changes.relation, rows, was_there);
+            for (at, found) in all_ends.into_iter().enumerate() {
                 let row = rows.rows.row(at);
-                let of_row = present(rows, at, found)?;
+                let of_row = found_ends(changes, (rows, at), found)?;
                 for (nth, key) in keys(of_row).into_iter().enumerate() {
                     let is_new = deleted.insert(key);
                     // Both directions of an undirected self-loop have one key.
@@ -539,9 +531,11 @@ impl Numbers {
         }
         for rows in &changes.upserts {
             let dim = changes_dim(rows);
-            for (at, found) in all_ends(rows, false).into_iter().enumerate() {
+            let is_there = |node: &NodeIdx| !self.removed.contains(node);
+            let all_ends = self.find_ends(changes.relation, rows, is_there);
+            for (at, found) in all_ends.into_iter().enumerate() {
                 let row = rows.rows.row(at);
-                for key in keys(present(rows, at, found)?) {
+                for key in keys(found_ends(changes, (rows, at), found)?) {
                     if deleted.contains(&key) {
                         let what = "the edge is upserted and deleted in one table";
                         return Err(problem(row, what.to_owned()));
@@ -578,6 +572,23 @@ fn check(store: &Store, graph: &GraphPlan) -> Result<(), DeltaError> {
         () => return Ok(()),
     };
     Err(DeltaError::Unsupported(problem.to_owned()))
+}
+
+/// Returns source and destination of an edge of a table; an error if one was not found.
+fn found_ends(
+    changes: &EdgeChanges,
+    (rows, at): (&EdgeRows, usize),
+    [src, dst]: [Option<NodeIdx>; 2],
+) -> Result<[NodeIdx; 2], DeltaError> {
+    let missing = |column: &str, ids: &Ids| {
+        let id = ids.display(at);
+        let problem = format!("column `{column}`: no node has the id {id}");
+        row_error(changes.plan.locate(rows.rows.row(at)), problem)
+    };
+    let names = changes.plan.spec();
+    let src = src.ok_or_else(|| missing(&names.src, &rows.src))?;
+    let dst = dst.ok_or_else(|| missing(&names.dst, &rows.dst))?;
+    Ok([src, dst])
 }
 
 /// Number of features of an edge.

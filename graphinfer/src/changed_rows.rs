@@ -152,11 +152,12 @@ pub(crate) fn compute(
             after.store().release_nodes();
         }
         let mut changed = vec![false; after.end()];
-        for (nodes, of_nodes, differs) in compared(layer, (new, &by_type), &rows, threads)? {
-            let listed = by_type[nodes].iter().zip(differs).enumerate();
-            for (row, (&node, _)) in listed.filter(|(_, (_, differs))| *differs) {
+        let differing = differing(layer, (&new, &by_type), &rows, threads)?;
+        for ((block, of_block), differs) in new.into_iter().zip(differing) {
+            let nodes = by_type[block].iter().zip(differs).enumerate();
+            for (row, (&node, _)) in nodes.filter(|(_, of_node)| of_node.1) {
                 changed[node.index()] = true;
-                rows.set(layer, node, of_nodes.row(row));
+                rows.set(layer, node, of_block.row(row));
             }
         }
         if let Some(walk) = &mut walk {
@@ -170,25 +171,25 @@ pub(crate) fn compute(
 /// New rows of some nodes, which have a range in a list.
 type NewRows = (Range<usize>, Dense);
 
-/// Adds to new rows of `nodes` which of them differ from the kept ones.
-fn compared(
+/// Tells of new rows of `nodes`, block by block, which of them differ from the kept ones.
+fn differing(
     layer: usize,
-    (new, nodes): (Vec<NewRows>, &[NodeIdx]),
+    (new, nodes): (&[NewRows], &[NodeIdx]),
     rows: &KeptRows,
     threads: &Threads,
-) -> Result<Vec<(Range<usize>, Dense, Vec<bool>)>, InferError> {
-    let differing: Vec<Mutex<Vec<bool>>> = new.iter().map(|_| Mutex::default()).collect();
+) -> Result<Vec<Vec<bool>>, InferError> {
+    let found: Vec<Mutex<Vec<bool>>> = new.iter().map(|_| Mutex::default()).collect();
     let state = || ();
     threads.run(new.len(), state, |(), at| {
-        let (of_block, block) = &new[at];
-        let differs = rows.differing(layer, &nodes[of_block.clone()], block);
-        *differing[at].lock().unwrap_or_else(PoisonError::into_inner) = differs;
+        let (block, of_block) = &new[at];
+        let differs = rows.differing(layer, &nodes[block.clone()], of_block);
+        *found[at].lock().unwrap_or_else(PoisonError::into_inner) = differs;
         Ok(())
     })?;
-    let differing = differing.into_iter();
-    let differing = differing.map(|of| of.into_inner().unwrap_or_else(PoisonError::into_inner));
-    let all = new.into_iter().zip(differing);
-    Ok(all.map(|((nodes, rows), of)| (nodes, rows, of)).collect())
+    let found = found.into_iter();
+    Ok(found
+        .map(|of| of.into_inner().unwrap_or_else(PoisonError::into_inner))
+        .collect())
 }
 
 /// Tells whether the rows of all nodes stay, and their places in segments too.

@@ -174,8 +174,8 @@ impl Table<'_> {
         let mut row = 0;
         for batch in self.plan.batches(unit)? {
             let rows = batch?;
-            let [src, dst] = self.ends(&rows)?;
-            for (src, dst) in src.into_iter().zip(dst) {
+            let [sources, destinations] = self.ends(&rows)?;
+            for (src, dst) in sources.into_iter().zip(destinations) {
                 in_edges.push([dst, src]);
                 in_edges.extend(self.plan.undirected().then_some([src, dst]));
                 if self.has_values {

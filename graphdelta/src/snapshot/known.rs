@@ -137,9 +137,9 @@ impl<'a> Known<'a> {
             return (0..ids.len()).map(find).collect();
         };
         let found = keys.iter().enumerate().map(|(at, key)| {
-            let place = key.wrapping_sub(*first_key);
-            let stored = u32::try_from(place).ok().filter(|_| place < *count);
-            let stored = stored.map(|place| first.after(place));
+            let step = key.wrapping_sub(*first_key);
+            let place = u32::try_from(step).ok().filter(|_| step < *count);
+            let stored = place.map(|place| first.after(place));
             match stored.filter(|&node| self.is_present(node)) {
                 Some(node) => Ok(node),
                 None => find(at),
