@@ -244,11 +244,33 @@ impl RowRecord {
 
     /// As [`Self::is_intact`] of the rows in the file `path`, which is not read if it has not changed
     /// since its checksum was computed.
+    ///
+    /// The file is read beside its map, whose pages would count as memory of this process.
     pub(crate) fn is_as_written(&self, rows: &SharedRows, path: &Path) -> Result<bool, InferError> {
-        let sum = || Ok::<_, InferError>(sum_of(rows).to_string());
-        let found = known::checksum_of("rows", &[path], sum)?;
+        let sum = || {
+            Ok(sum_of_file(path)
+                .map_err(InferError::io("read", path))?
+                .to_string())
+        };
+        let found = known::checksum_of::<InferError>("rows", &[path], sum)?;
         Ok(rows.rows() == self.rows && found == self.checksum.to_string())
     }
+}
+
+/// As [`sum_of`], of a file that is not mapped.
+fn sum_of_file(path: &Path) -> std::io::Result<u64> {
+    let file = File::open(path)?;
+    let num_bytes = usize::try_from(file.metadata()?.len()).map_err(std::io::Error::other)?;
+    let starts = (0..num_bytes)
+        .into_par_iter()
+        .step_by(PIECE_BYTES)
+        .enumerate();
+    let hashes = starts.map_init(Vec::new, |piece, (index, start)| {
+        piece.resize(PIECE_BYTES.min(num_bytes - start), 0);
+        file.read_exact_at(piece, start as u64)?;
+        Ok(checksum(index, piece))
+    });
+    hashes.try_reduce(|| 0, |sum, hash| Ok(sum.wrapping_add(hash)))
 }
 
 /// Returns the sum of the checksums of all pieces.
