@@ -303,11 +303,7 @@ fn a_fresh_job_that_lost_a_process_stays_fresh() {
         bench.clear();
         bench.run(earlier, &[]).ok();
         // The files of the earlier run get other bytes of the same size, which no new run writes.
-        for output in OUTPUTS {
-            for name in bench.data_files(output).into_keys() {
-                spoil(&bench.path(output).join(name));
-            }
-        }
+        spoil(&bench, &OUTPUTS);
         bench.write(&job);
         let args = [
             "run",
@@ -352,11 +348,7 @@ fn a_restart_starts_over_what_was_not_begun() {
     for (earlier, args, num_kept) in [(&job, of_train, 1), (&other, of_flatten, 0)] {
         bench.clear();
         bench.run(earlier, &[]).ok();
-        for output in &OUTPUTS[num_kept..] {
-            for name in bench.data_files(output).into_keys() {
-                spoil(&bench.path(output).join(name));
-            }
-        }
+        spoil(&bench, &OUTPUTS[num_kept..]);
         bench.run(&job, &args).ok();
         for (files, written) in expected.iter().zip(OUTPUTS) {
             assert_same_bytes(files, &bench.data_files(written), written);
@@ -364,12 +356,17 @@ fn a_restart_starts_over_what_was_not_begun() {
     }
 }
 
-/// Changes a byte in the middle of a file.
-fn spoil(path: &Path) {
-    let mut bytes = fs::read(path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(path, bytes).unwrap();
+/// Changes a byte in the middle of each data file of some outputs.
+fn spoil(bench: &Bench, outputs: &[&str]) {
+    for output in outputs {
+        for name in bench.data_files(output).into_keys() {
+            let path = bench.path(output).join(name);
+            let mut bytes = fs::read(&path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(path, bytes).unwrap();
+        }
+    }
 }
 
 /// Runs with `--json` until it ends, after `disturb` was done while the model is trained. Returns how

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
-use schemas::{Dangling, EdgeRows, Features, GraphPlan, Ids, NodeIdx, RelationPlan, RowPlace};
+use schemas::{
+    Dangling, EdgeRows, EdgesPlan, Features, GraphPlan, Ids, NodeIdx, RelationPlan, RowPlace,
+};
 use store::{Placement, Store};
 
 use crate::DeltaError;
@@ -580,15 +582,23 @@ fn found_ends(
     (rows, at): (&EdgeRows, usize),
     [src, dst]: [Option<NodeIdx>; 2],
 ) -> Result<[NodeIdx; 2], DeltaError> {
-    let missing = |column: &str, ids: &Ids| {
-        let id = ids.display(at);
-        let problem = format!("column `{column}`: no node has the id {id}");
-        row_error(changes.plan.locate(rows.rows.row(at)), problem)
-    };
+    let missing = |column: &str, ids: &Ids| no_node(&changes.plan, column, (ids, rows), at);
     let names = changes.plan.spec();
     let src = src.ok_or_else(|| missing(&names.src, &rows.src))?;
     let dst = dst.ok_or_else(|| missing(&names.dst, &rows.dst))?;
     Ok([src, dst])
+}
+
+/// Returns the error of an end of an edge in `column`, whose id no node has.
+pub(crate) fn no_node(
+    plan: &EdgesPlan,
+    column: &str,
+    (ids, rows): (&Ids, &EdgeRows),
+    at: usize,
+) -> DeltaError {
+    let id = ids.display(at);
+    let problem = format!("column `{column}`: no node has the id {id}");
+    row_error(plan.locate(rows.rows.row(at)), problem)
 }
 
 /// Number of features of an edge.

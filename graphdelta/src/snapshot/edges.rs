@@ -13,7 +13,7 @@ use super::per_unit;
 use crate::DeltaError;
 use crate::changes::EdgeChanges;
 use crate::in_edges::{Draws, has_bits};
-use crate::numbers::row_error;
+use crate::numbers::no_node;
 
 /// Destinations of a piece.
 const NODES: usize = 1 << 12;
@@ -211,9 +211,7 @@ impl Table<'_> {
                 let missing = found.into_iter().filter_map(Result::err);
                 let first = missing.min_by_key(|(at, ..)| *at);
                 let (at, column, ids) = first.expect("an end is missing");
-                let id = ids.display(at);
-                let problem = format!("column `{column}`: no node has the id {id}");
-                Err(row_error(self.plan.locate(rows.rows.row(at)), problem))
+                Err(no_node(self.plan, column, (ids, rows), at))
             }
         }
     }
