@@ -29,11 +29,15 @@ pub(crate) struct World {
     /// The node that was removed last, with its features.
     gone: Option<(i64, [f32; 2])>,
     /// Whether (a, b) and (b, a) name the same edges.
-    undirected: bool,
+    pub(crate) undirected: bool,
     /// Whether features also have categories, days and nulls.
-    odd: bool,
+    pub(crate) odd: bool,
     /// Whether edges have weights.
-    weighted: bool,
+    pub(crate) weighted: bool,
+    /// Whether tables of changes have labels and splits, which then change too.
+    pub(crate) targets: bool,
+    /// By how much the numbers are larger that labels and splits follow from; 0 if it is missing.
+    shifts: BTreeMap<i64, i64>,
     nights: usize,
     draws: u64,
 }
@@ -46,6 +50,8 @@ pub(crate) struct Night {
     edges: BTreeMap<(i64, i64), usize>,
     odd: bool,
     weighted: bool,
+    /// [`World::shifts`], if the table has labels and splits.
+    shifts: Option<BTreeMap<i64, i64>>,
 }
 
 impl World {
@@ -57,6 +63,8 @@ impl World {
             undirected: false,
             odd: false,
             weighted: false,
+            targets: false,
+            shifts: BTreeMap::new(),
             nights: 0,
             draws: 0,
         };
@@ -102,6 +110,13 @@ impl World {
             let (node, features) = (self.node(), self.features());
             night.nodes.insert(node, Some(features));
         }
+        if self.targets {
+            for _ in 0..4 {
+                let node = self.node();
+                *self.shifts.entry(node).or_default() += 1;
+                night.nodes.insert(node, Some(self.nodes[&node]));
+            }
+        }
         let new = 3 * i64::try_from(self.below(400)).unwrap() + 1;
         let features = self.features();
         night.nodes.insert(new, Some(features));
@@ -135,6 +150,7 @@ impl World {
         }
         let has = |ends: &(i64, i64)| self.edges.contains(ends);
         night.edges.retain(|ends, count| *count > 0 || has(ends));
+        night.shifts = self.targets.then(|| self.shifts.clone());
         if self.undirected {
             let drawn = night.edges.clone();
             let is_first = |&(a, b): &(i64, i64)| a <= b || !drawn.contains_key(&(b, a));
@@ -164,17 +180,8 @@ impl World {
     pub(crate) fn write(&self, bench: &Bench, dir: &str) {
         std::fs::create_dir_all(bench.path(dir)).unwrap();
         let features: Vec<[f32; 2]> = self.nodes.values().copied().collect();
-        let label = self.nodes.keys().map(|id| id % 2);
-        let split = self.nodes.keys().map(|id| match id % 5 {
-            0 => "val",
-            1 => "test",
-            _ => "train",
-        });
-        let mut columns = vec![
-            ("id", ids(self.nodes.keys().copied())),
-            ("label", ids(label)),
-            ("split", Arc::new(StringArray::from_iter_values(split))),
-        ];
+        let mut columns = vec![("id", ids(self.nodes.keys().copied()))];
+        columns.extend(target_columns(self.nodes.keys(), &self.shifts));
         columns.extend(feature_columns(&features, self.odd));
         bench.write_table(&format!("{dir}/nodes.parquet"), columns);
         let mut edges = vec![
@@ -198,6 +205,9 @@ impl Night {
             ("id", ids(self.nodes.keys().copied())),
             ("op", Arc::new(StringArray::from_iter_values(ops))),
         ];
+        if let Some(shifts) = &self.shifts {
+            columns.extend(target_columns(self.nodes.keys(), shifts));
+        }
         columns.extend(feature_columns(&features.collect::<Vec<_>>(), self.odd));
         bench.write_table(&format!("{dir}/nodes.parquet"), columns);
         let rows = self.edges.iter();
@@ -215,6 +225,25 @@ impl Night {
         }
         bench.write_table(&format!("{dir}/edges.parquet"), edges);
     }
+}
+
+/// The columns of labels and splits. Some nodes whose numbers are shifted have none.
+pub(crate) fn target_columns<'a>(
+    nodes: impl Iterator<Item = &'a i64> + Clone,
+    shifts: &BTreeMap<i64, i64>,
+) -> Vec<(&'static str, ArrayRef)> {
+    let shift = |id: &i64| shifts.get(id).copied().unwrap_or(0);
+    let label = nodes.clone().map(|id| (id + shift(id)) % 2);
+    let split = nodes.map(|id| match ((id + shift(id)) % 5, shift(id) % 3) {
+        (_, 2) => None,
+        (0, _) => Some("val"),
+        (1, _) => Some("test"),
+        _ => Some("train"),
+    });
+    vec![
+        ("label", ids(label)),
+        ("split", Arc::new(split.collect::<StringArray>())),
+    ]
 }
 
 /// The columns of features: `x` and `y`, and if they are odd `kind`, `day`, `gap` and the sparse
@@ -272,7 +301,7 @@ fn floats(of: impl Iterator<Item = f32>) -> ArrayRef {
 }
 
 /// Name, input and work directory of a job.
-fn head(work: &str, tables: &str) -> String {
+pub(crate) fn head(work: &str, tables: &str) -> String {
     format!(
         "name = \"nightly\"\nseed = 7\nworkers = 2\nwork_dir = \"{work}\"\n\n[input.nodes]\n\
          path = \"{tables}/nodes.parquet\"\nid = \"id\"\nfeatures = [\"x\", \"y\"]\n\
@@ -574,8 +603,8 @@ pub(crate) fn blocks(language: &str) -> Vec<&'static str> {
 fn the_jobs_of_the_page_run_and_its_reader_reads_a_version() {
     let (bench, mut world) = (Bench::empty(), World::new());
     world.write(&bench, "start");
-    let [start, night, snapshot] = blocks("toml")[..] else {
-        panic!("the page has two jobs and the table [input.snapshot]");
+    let [start, night, _, snapshot] = blocks("toml")[..] else {
+        panic!("the page has three jobs and the table [input.snapshot]");
     };
     bench.run(&Job::of_text(start), &[]).ok();
     world.night().write(&bench, "changes/2026-11-26");
@@ -768,6 +797,7 @@ fn changes_that_do_not_fit_are_refused() {
             let night = Night {
                 odd: false,
                 weighted: false,
+                shifts: None,
                 nodes: nodes.iter().copied().collect(),
                 edges: edges.iter().copied().collect(),
             };
@@ -813,8 +843,8 @@ fn keys_that_do_not_fit_are_refused_before_any_work() {
     check(
         parent,
         "",
-        "job job.toml: `incremental.parent`: is missing; it names the output that [input.changes] are \
-         applied to",
+        "job job.toml: `incremental.parent`: is missing; it names the output of [infer] that \
+         [input.changes] are applied to",
     );
     check(
         "[[input.changes]]\nnodes = \"night/nodes.parquet\"\nedges = \"night/edges.parquet\"\n",
@@ -863,8 +893,8 @@ fn keys_that_do_not_fit_are_refused_before_any_work() {
     check(
         "[infer]\n",
         "[flatten]\noutput = \"out/f\"\nhops = 1\nfanouts = [1]\n\n[infer]\n",
-        "`flatten`: does not read what has changed so far; with `incremental.parent` a job has the \
-         stage [infer] alone, with `infer.model`",
+        "`incremental.features`: is missing; it names the output of [flatten] that [input.changes] \
+         are applied to",
     );
 }
 
@@ -993,10 +1023,11 @@ fn compacted_versions_keep_no_earlier_output_and_are_continued() {
         assert_eq!(listed.lines().count(), 2, "{listed}");
         parent = format!("c{at}");
     }
-    // What is kept of folded versions goes, too: the last two, and the start of the chain.
+    // What is kept of folded versions goes, too: the last two, the start of the chain, and the graph
+    // features stay.
     let kept = std::fs::read_dir(bench.path("work/versions")).unwrap();
     let kept = kept.map(|entry| entry.unwrap().path().join("version.json"));
-    assert!(kept.filter(|record| record.exists()).count() <= 4);
+    assert!(kept.filter(|record| record.exists()).count() <= 5);
 }
 
 #[test]
@@ -1086,7 +1117,7 @@ fn flags_and_tables_that_do_not_fit_are_refused() {
     check(
         &first("sage", "").with("[incremental]", ""),
         &["--full"],
-        "error: `--full`: is for versions, which have `incremental.parent`",
+        "error: `--full`: is for versions, which have `incremental.parent` or `incremental.features`",
     );
     check(
         &good,

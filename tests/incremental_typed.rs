@@ -8,7 +8,7 @@ use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
 use schemas::EmbeddingsDataset;
 
 use crate::harness::{Bench, Job, mix};
-use crate::incremental::{blocks, run_python};
+use crate::incremental::{blocks, run_python, target_columns};
 use crate::needs::{has_modules, python, skip, slow};
 
 /// Users and items, numbered; the ids of items are text.
@@ -27,26 +27,34 @@ const NEAR: usize = 2;
 type Ends = (i64, i64);
 
 /// A graph whose tables change from night to night.
-struct TypedWorld {
+pub(crate) struct TypedWorld {
     /// By type: a feature of each node.
     nodes: [BTreeMap<i64, f32>; 2],
     /// By table.
     edges: [Vec<Ends>; 3],
+    /// Whether the changes of users have labels and splits, which then change too.
+    pub(crate) targets: bool,
+    /// By how much the numbers are larger that labels and splits of users follow from.
+    shifts: BTreeMap<i64, i64>,
     draws: u64,
 }
 
 /// Changes of one night. A node without features is deleted; so are edges with the count 0.
 #[derive(Default)]
-struct TypedNight {
+pub(crate) struct TypedNight {
     nodes: [BTreeMap<i64, Option<f32>>; 2],
     edges: [BTreeMap<Ends, usize>; 3],
+    /// [`TypedWorld::shifts`], if the table of users has labels and splits.
+    shifts: Option<BTreeMap<i64, i64>>,
 }
 
 impl TypedWorld {
-    fn new() -> TypedWorld {
+    pub(crate) fn new() -> TypedWorld {
         let mut world = TypedWorld {
             nodes: Default::default(),
             edges: Default::default(),
+            targets: false,
+            shifts: BTreeMap::new(),
             draws: 0,
         };
         for (node_type, count) in [(ITEM, 120), (USER, 200)] {
@@ -84,8 +92,16 @@ impl TypedWorld {
     }
 
     /// Draws changes of every kind and applies them.
-    fn night(&mut self) -> TypedNight {
+    pub(crate) fn night(&mut self) -> TypedNight {
         let mut night = TypedNight::default();
+        if self.targets {
+            for _ in 0..4 {
+                let node = self.node(USER);
+                *self.shifts.entry(node).or_default() += 1;
+                night.nodes[USER].insert(node, Some(self.nodes[USER][&node]));
+            }
+            night.shifts = Some(self.shifts.clone());
+        }
         for node_type in [ITEM, USER] {
             let old = self.node(node_type);
             let new = 3 * i64::try_from(self.below(250)).unwrap() + 1;
@@ -148,25 +164,16 @@ impl TypedWorld {
         }
     }
 
-    fn write(&self, bench: &Bench, dir: &str) {
+    pub(crate) fn write(&self, bench: &Bench, dir: &str) {
         std::fs::create_dir_all(bench.path(dir)).unwrap();
         for (node_type, nodes) in self.nodes.iter().enumerate() {
             let features = Float32Array::from_iter_values(nodes.values().copied());
-            let split = nodes.keys().map(|id| match id % 5 {
-                0 => "val",
-                1 => "test",
-                _ => "train",
-            });
-            let label = Int64Array::from_iter_values(nodes.keys().map(|id| id % 2));
-            bench.write_table(
-                &format!("{dir}/{}.parquet", TYPES[node_type]),
-                vec![
-                    ("id", ids(node_type, nodes.keys().copied())),
-                    ("x", Arc::new(features)),
-                    ("label", Arc::new(label)),
-                    ("split", Arc::new(StringArray::from_iter_values(split))),
-                ],
-            );
+            let mut columns: Vec<(&str, ArrayRef)> = vec![
+                ("id", ids(node_type, nodes.keys().copied())),
+                ("x", Arc::new(features)),
+            ];
+            columns.extend(target_columns(nodes.keys(), &self.shifts));
+            bench.write_table(&format!("{dir}/{}.parquet", TYPES[node_type]), columns);
         }
         for ((name, from, to), edges) in TABLES.into_iter().zip(&self.edges) {
             bench.write_table(
@@ -181,22 +188,21 @@ impl TypedWorld {
 }
 
 impl TypedNight {
-    fn write(&self, bench: &Bench, dir: &str) {
+    pub(crate) fn write(&self, bench: &Bench, dir: &str) {
         std::fs::create_dir_all(bench.path(dir)).unwrap();
         let op = |is_upsert: bool| if is_upsert { "upsert" } else { "delete" };
         for (node_type, nodes) in self.nodes.iter().enumerate() {
             let ops = nodes.values().map(|feature| op(feature.is_some()));
-            bench.write_table(
-                &format!("{dir}/{}.parquet", TYPES[node_type]),
-                vec![
-                    ("id", ids(node_type, nodes.keys().copied())),
-                    (
-                        "x",
-                        Arc::new(nodes.values().copied().collect::<Float32Array>()) as ArrayRef,
-                    ),
-                    ("op", Arc::new(StringArray::from_iter_values(ops))),
-                ],
-            );
+            let features: Float32Array = nodes.values().copied().collect();
+            let mut columns: Vec<(&str, ArrayRef)> = vec![
+                ("id", ids(node_type, nodes.keys().copied())),
+                ("x", Arc::new(features)),
+                ("op", Arc::new(StringArray::from_iter_values(ops))),
+            ];
+            if let Some(shifts) = self.shifts.as_ref().filter(|_| node_type == USER) {
+                columns.extend(target_columns(nodes.keys(), shifts));
+            }
+            bench.write_table(&format!("{dir}/{}.parquet", TYPES[node_type]), columns);
         }
         for ((name, from, to), edges) in TABLES.into_iter().zip(&self.edges) {
             let rows = edges.iter();
@@ -227,7 +233,7 @@ fn ids(node_type: usize, of: impl Iterator<Item = i64>) -> ArrayRef {
 }
 
 /// Name, input and work directory of a job.
-fn head(work: &str, tables: &str) -> String {
+pub(crate) fn head(work: &str, tables: &str) -> String {
     format!(
         "name = \"nightly\"\nseed = 7\nworkers = 2\nwork_dir = \"{work}\"\n\n\
          [input.nodes.user]\npath = \"{tables}/user.parquet\"\nid = \"id\"\nfeatures = [\"x\"]\n\
@@ -253,7 +259,7 @@ fn first(train: &str, infer: &str) -> Job {
 }
 
 /// The keys of tables in a list of changes or a snapshot.
-fn tables(list: &str, dir: &str) -> String {
+pub(crate) fn tables(list: &str, dir: &str) -> String {
     let key = |kind: &str, name: &str| format!("{kind}.{name} = \"{dir}/{name}.parquet\"\n");
     let nodes = TYPES.map(|name| key("nodes", name)).concat();
     let edges = TABLES.map(|(name, ..)| key("edges", name)).concat();

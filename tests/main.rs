@@ -24,6 +24,7 @@ mod graphs;
 mod harness;
 mod hosts;
 mod incremental;
+mod incremental_features;
 mod incremental_typed;
 mod infer;
 mod infer_outputs;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{Int64Array, RecordBatch, StringArray};
-use graphdelta::{Changes, Degrees, Numbers, OutEdges, Overlay, ReachPlan, reach};
+use graphdelta::{Changes, Degrees, Numbers, OfStore, OutEdges, Overlay, ReachPlan, reach};
 use parquet::arrow::ArrowWriter;
 use schemas::{
     ChangesSpec, GraphPlan, InputSpec, LocalIdx, NodeIdx, Progress, Sampling, TablePath,
@@ -173,7 +173,7 @@ fn run_versions(
         let overlay = parent_read.transpose()?.unwrap_or_default();
         report("  read the parent", all);
         let reading = Instant::now();
-        let changes = Changes::read(&spec, dir, graph, (Sampling::Uniform, &[]))?;
+        let changes = Changes::read(&spec, dir, graph, OfStore::plain(Sampling::Uniform))?;
         report("  read the changes", reading);
         let numbering = Instant::now();
         let mut numbers = Numbers::of(store, graph, overlay)?;

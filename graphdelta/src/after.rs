@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use schemas::{Features, Ids, NodeIdx};
+use schemas::{Features, Ids, Labels, NodeIdx, Split};
 use store::{InEdges, Store, exact_sum};
 
 use crate::Overlay;
@@ -170,6 +170,63 @@ impl After {
         }
         let (owner, local) = self.store().placement().owner_and_local(node);
         self.store().partition(owner).features_into(local, out);
+    }
+
+    /// Appends the label of a node; that of the store where changes are read without labels.
+    pub fn label_into(&self, node: NodeIdx, out: &mut Labels) {
+        match self.numbers.new_target(node) {
+            Some((label, _)) => out.extend(label),
+            None => {
+                let (owner, local) = self.store().placement().owner_and_local(node);
+                self.store().partition(owner).label_into(local, out);
+            }
+        }
+    }
+
+    /// Returns the split of a node; that of the store where changes are read without splits.
+    pub fn split(&self, node: NodeIdx) -> Split {
+        match self.numbers.new_target(node) {
+            Some((_, split)) => *split,
+            None => {
+                let (owner, local) = self.store().placement().owner_and_local(node);
+                self.store().partition(owner).split(local)
+            }
+        }
+    }
+
+    /// Finds a node of a type by its id.
+    pub fn find(&self, type_idx: usize, ids: &Ids, row: usize) -> Option<NodeIdx> {
+        self.numbers.find_living(type_idx, ids, row)
+    }
+
+    /// Returns the dense features of a node, `[dim]`; none if features are not dense.
+    pub fn dense(&self, node: NodeIdx) -> &[f32] {
+        match self.overlay.inputs.get(&node) {
+            Some(Features::Dense { values, .. }) => values,
+            Some(Features::None | Features::Sparse { .. }) => &[],
+            None => {
+                let (owner, local) = self.store().placement().owner_and_local(node);
+                self.store().partition(owner).dense(local)
+            }
+        }
+    }
+
+    /// Returns the split of a node in the parent; none if it has no such node.
+    pub fn split_before(&self, node: NodeIdx) -> Option<Split> {
+        let parent = self.numbers.parent();
+        let is_there = !parent.removed.contains(&node);
+        is_there.then(|| self.numbers.parent_split(node)).flatten()
+    }
+
+    /// Lists the nodes that were ever added or replaced by changes with labels or splits, and are not
+    /// removed.
+    pub fn upserted(&self) -> impl Iterator<Item = NodeIdx> {
+        self.overlay.targets.keys().copied()
+    }
+
+    /// Lists the nodes whose label or split differs from that in the parent.
+    pub fn relabelled(&self) -> impl Iterator<Item = NodeIdx> {
+        self.numbers.relabelled()
     }
 
     /// Returns the in-edges of a relation of a node that differ from those in the store.

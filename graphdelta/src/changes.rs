@@ -8,15 +8,68 @@ use std::sync::Arc;
 use crate::DeltaError;
 use crate::numbers::row_error;
 use schemas::{
-    ChangesSpec, ColumnMeta, DELETE, EdgeRows, EdgesPlan, EdgesSpec, Features, GraphPlan, IdType,
-    Ids, InputSpec, NodeRows, NodesPlan, NodesSpec, OP, Sampling, TablePath, TypePlan, UPSERT,
-    WhereValue, table_key,
+    ChangesSpec, ColumnMeta, DELETE, EdgeRows, EdgesPlan, EdgesSpec, Features, GraphMeta,
+    GraphPlan, IdType, Ids, InputSpec, LabelKind, LabelMeta, Labels, NodeRows, NodesPlan,
+    NodesSpec, NumericLabel, OP, Sampling, Split, TablePath, UPSERT, WhereValue, table_key,
 };
 
 const OPS: [&str; 2] = [UPSERT, DELETE];
 
 /// Key of the tables of changes in the job file.
 const OF_CHANGES: &str = "input.changes";
+
+/// What tables of changes share with the store that is changed.
+#[derive(Clone, Copy, Debug)]
+pub struct OfStore<'a> {
+    /// Sampling of the store.
+    pub sampling: Sampling,
+    /// Columns of its features, by type; none if all are numbers without gaps.
+    pub columns: &'a [&'a [ColumnMeta]],
+    /// Labels and splits to read; none if they are not.
+    pub labels: Option<LabelsOf<'a>>,
+}
+
+/// The labels and splits of the target type.
+#[derive(Clone, Copy, Debug)]
+pub struct LabelsOf<'a> {
+    /// Position of the target type.
+    pub target_type: usize,
+    /// Its labels; none if it has none.
+    pub meta: Option<&'a LabelMeta>,
+}
+
+impl OfStore<'_> {
+    /// Returns the description of a store whose features are numbers without gaps, and whose labels
+    /// are not read.
+    pub fn plain(sampling: Sampling) -> Self {
+        Self {
+            sampling,
+            columns: &[],
+            labels: None,
+        }
+    }
+}
+
+impl<'a> LabelsOf<'a> {
+    /// Returns the labels of a graph's target type.
+    pub fn target(graph: &'a GraphMeta) -> Self {
+        Self {
+            target_type: graph.target_type,
+            meta: graph.target().label.as_ref(),
+        }
+    }
+}
+
+/// A table of nodes to read: the key, the columns and the type that it belongs to.
+#[derive(Clone, Copy)]
+pub(crate) struct NodeTable<'a> {
+    pub(crate) base: &'a Path,
+    pub(crate) path: &'a TablePath,
+    pub(crate) type_idx: usize,
+    /// The table that is changed.
+    pub(crate) table: &'a NodesPlan,
+    pub(crate) of_store: OfStore<'a>,
+}
 
 /// The changes of one night, as their tables have them.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +89,10 @@ pub(crate) struct NodeChanges {
     pub(crate) upserts: NodeList,
     /// `[upserts]`.
     pub(crate) features: Features,
+    /// `[upserts]`, or none where labels are not read.
+    pub(crate) labels: Labels,
+    /// `[upserts]`, or empty where splits are not read.
+    pub(crate) split: Vec<Split>,
     /// Nodes that are removed.
     pub(crate) deletes: NodeList,
 }
@@ -61,8 +118,6 @@ pub(crate) struct EdgeChanges {
 
 impl Changes {
     /// Reads the changes that tables hold; `graph` is the plan of the tables that are changed.
-    /// `sampling` is that of the store, and `columns` are those of its features, by type; none if
-    /// all are numbers without gaps.
     ///
     /// # Errors
     ///
@@ -72,21 +127,19 @@ impl Changes {
         spec: &ChangesSpec,
         base: &Path,
         graph: &GraphPlan,
-        (sampling, columns): (Sampling, &[&[ColumnMeta]]),
+        of_store: OfStore<'_>,
     ) -> Result<Self, DeltaError> {
         let mut changes = Self::default();
         for (name, path) in &spec.nodes {
-            let type_idx = type_idx(graph, OF_CHANGES, name)?;
-            let of_type = &graph.types[type_idx];
-            let columns = columns.get(type_idx).copied().unwrap_or_default();
-            let read = read_nodes((base, path), type_idx, of_type, columns);
+            let table = NodeTable::named((base, path), graph, name, of_store)?;
+            let read = table.read();
             changes
                 .nodes
                 .push(read.map_err(|e| e.under_key(OF_CHANGES, "nodes", name))?);
         }
         for (name, path) in &spec.edges {
             let table = EdgeTable::named((base, path), graph, name)?;
-            let read = read_edges(&table, sampling);
+            let read = read_edges(&table, of_store.sampling);
             changes
                 .edges
                 .push(read.map_err(|e| e.under_key(OF_CHANGES, "edges", name))?);
@@ -94,7 +147,7 @@ impl Changes {
         Ok(changes)
     }
 
-    /// Checks the tables of changes, but not their rows; `sampling` is that of the store.
+    /// Checks the tables of changes, but not their rows.
     ///
     /// # Errors
     ///
@@ -103,16 +156,16 @@ impl Changes {
         spec: &ChangesSpec,
         base: &Path,
         graph: &GraphPlan,
-        sampling: Sampling,
+        of_store: OfStore<'_>,
     ) -> Result<(), DeltaError> {
         for (name, path) in &spec.nodes {
-            let table = &graph.types[type_idx(graph, OF_CHANGES, name)?].nodes;
-            let opened = like_nodes((base, path), table, Some(OPS[0]));
+            let table = NodeTable::named((base, path), graph, name, of_store)?;
+            let opened = table.open(Some(OPS[0]));
             opened.map_err(|e| e.under_key(OF_CHANGES, "nodes", name))?;
         }
         for (name, path) in &spec.edges {
             let table = EdgeTable::named((base, path), graph, name)?;
-            let opened = table.whole(sampling, Some(OPS[0]));
+            let opened = table.whole(of_store.sampling, Some(OPS[0]));
             opened.map_err(|e| e.under_key(OF_CHANGES, "edges", name))?;
         }
         Ok(())
@@ -210,31 +263,6 @@ fn not_an_op(place: (std::path::PathBuf, schemas::RowPlace)) -> DeltaError {
     )
 }
 
-/// Opens a table with the columns of a node table, for the rows of one `op` or all.
-///
-/// # Errors
-///
-/// If it has other columns.
-pub(crate) fn like_nodes(
-    (base, path): (&Path, &TablePath),
-    table: &NodesPlan,
-    op: Option<&str>,
-) -> Result<NodesPlan, DeltaError> {
-    // Labels and splits reach nothing.
-    let whole = NodesSpec {
-        path: path.clone(),
-        label: None,
-        label_kind: None,
-        num_classes: None,
-        split: None,
-        split_values: None,
-        ..table.spec().clone()
-    };
-    let plan = with_op(&whole, op).into_plan(base)?;
-    check_columns(table, &plan)?;
-    Ok(plan)
-}
-
 fn with_op(spec: &NodesSpec, op: Option<&str>) -> NodesSpec {
     let mut spec = spec.clone();
     if let Some(op) = op {
@@ -244,41 +272,129 @@ fn with_op(spec: &NodesSpec, op: Option<&str>) -> NodesSpec {
     spec
 }
 
-fn read_nodes(
-    (base, path): (&Path, &TablePath),
-    type_idx: usize,
-    of_type: &TypePlan,
-    stored: &[ColumnMeta],
-) -> Result<NodeChanges, DeltaError> {
-    let written = of_type.nodes.spec();
-    let ids_only = NodesSpec {
-        path: path.clone(),
-        id: written.id.clone(),
-        rows_where: written.rows_where.clone(),
-        ..NodesSpec::default()
-    };
-    let upserted = like_nodes((base, path), &of_type.nodes, Some(OPS[0]))?;
-    let features = read_features(&upserted, stored)?;
-    let list = |op| read_list(&with_op(&ids_only, Some(op)).into_plan(base)?);
-    let mut upserts = list(OPS[0])?;
-    let deletes = list(OPS[1])?;
-    let all = ids_only.into_plan(base)?;
-    let rows = read_list(&all)?.rows;
-    if let Some(row) = without_op(rows.into_iter(), [&upserts.rows, &deletes.rows]) {
-        return Err(not_an_op(all.locate(row)));
+impl<'a> NodeTable<'a> {
+    /// Returns the table of changes of the type with this name.
+    fn named(
+        (base, path): (&'a Path, &'a TablePath),
+        graph: &'a GraphPlan,
+        name: &str,
+        of_store: OfStore<'a>,
+    ) -> Result<Self, DeltaError> {
+        let type_idx = type_idx(graph, OF_CHANGES, name)?;
+        Ok(Self {
+            base,
+            path,
+            type_idx,
+            table: &graph.types[type_idx].nodes,
+            of_store,
+        })
     }
-    let id_type = of_type.nodes.id_type();
-    upserts.ids = upserts.ids.cast(id_type).map_err(|at| {
-        let problem = format!("id {} does not fit {id_type}", upserts.ids.display(at));
-        row_error(all.locate(upserts.rows[at]), problem)
-    })?;
-    Ok(NodeChanges {
-        type_idx,
-        plan: Arc::new(all),
-        upserts,
-        features,
-        deletes,
-    })
+
+    /// Returns the columns of the store's features; none if all are numbers without gaps.
+    pub(crate) fn columns(&self) -> &'a [ColumnMeta] {
+        let columns = self.of_store.columns.get(self.type_idx);
+        columns.copied().unwrap_or_default()
+    }
+
+    /// Returns the labels and splits to read; none if they are not.
+    pub(crate) fn labels(&self) -> Option<LabelsOf<'a>> {
+        let labels = self.of_store.labels;
+        labels.filter(|of| of.target_type == self.type_idx)
+    }
+
+    /// Returns the description of the labels to read; none if they are not.
+    pub(crate) fn label_meta(&self) -> Option<&'a LabelMeta> {
+        self.labels()?.meta
+    }
+
+    /// Opens the table with the columns of the node table, for the rows of one `op` or all.
+    ///
+    /// # Errors
+    ///
+    /// If it has other columns.
+    pub(crate) fn open(&self, op: Option<&str>) -> Result<NodesPlan, DeltaError> {
+        let mut whole = self.table.spec().clone();
+        whole.path = self.path.clone();
+        if self.labels().is_none() {
+            // Labels and splits reach nothing.
+            whole.label = None;
+            whole.split = None;
+            whole.split_values = None;
+        }
+        // A few numbers do not tell whether they are classes.
+        whole.label_kind = self.label_meta().and_then(|meta| match meta.kind {
+            LabelKind::Class { .. } => Some(NumericLabel::Class),
+            LabelKind::Number => Some(NumericLabel::Number),
+            LabelKind::ClassName { .. } | LabelKind::MultiLabel { .. } => None,
+        });
+        if !matches!(whole.label_kind, Some(NumericLabel::Class)) {
+            whole.num_classes = None;
+        }
+        let plan = with_op(&whole, op).into_plan(self.base)?;
+        check_columns(self.table, &plan)?;
+        Ok(plan)
+    }
+
+    /// Reads the changes.
+    fn read(&self) -> Result<NodeChanges, DeltaError> {
+        let written = self.table.spec();
+        let ids_only = NodesSpec {
+            path: self.path.clone(),
+            id: written.id.clone(),
+            rows_where: written.rows_where.clone(),
+            ..NodesSpec::default()
+        };
+        let new = self.read_rows(&self.open(Some(OPS[0]))?)?;
+        let list = |op| read_list(&with_op(&ids_only, Some(op)).into_plan(self.base)?);
+        let mut upserts = list(OPS[0])?;
+        let deletes = list(OPS[1])?;
+        let all = ids_only.into_plan(self.base)?;
+        let rows = read_list(&all)?.rows;
+        if let Some(row) = without_op(rows.into_iter(), [&upserts.rows, &deletes.rows]) {
+            return Err(not_an_op(all.locate(row)));
+        }
+        let id_type = self.table.id_type();
+        upserts.ids = upserts.ids.cast(id_type).map_err(|at| {
+            let problem = format!("id {} does not fit {id_type}", upserts.ids.display(at));
+            row_error(all.locate(upserts.rows[at]), problem)
+        })?;
+        Ok(NodeChanges {
+            type_idx: self.type_idx,
+            plan: Arc::new(all),
+            upserts,
+            features: new.features,
+            labels: new.labels,
+            split: new.split,
+            deletes,
+        })
+    }
+
+    /// Reads rows with the categories that the store has. A column has nulls only if its column in
+    /// the store has.
+    fn read_rows(&self, changes: &NodesPlan) -> Result<NodeRows, DeltaError> {
+        let (columns, label) = (
+            &*columns_as_stored(changes, self.columns()),
+            self.label_meta(),
+        );
+        let mut all = changes.no_rows(label, 0);
+        for unit in changes.units() {
+            let rows = changes.read_rows(unit, label, columns)?;
+            if let Some((row, column)) = first_gap(&rows, columns) {
+                return Err(DeltaError::Gap {
+                    table: changes.table_key(),
+                    column: column.name.clone(),
+                    id: rows.ids.display(row),
+                });
+            }
+            all.features.extend(&rows.features);
+            all.labels.extend(&rows.labels);
+            all.split.extend(rows.split);
+        }
+        if self.labels().is_none() {
+            all.split.clear();
+        }
+        Ok(all)
+    }
 }
 
 /// Returns the columns of features with the categories that the store has; `stored` is empty if all
@@ -291,25 +407,6 @@ pub(crate) fn columns_as_stored<'a>(
         [] => plan.column_meta(schemas::Categories::default(), &[]).into(),
         stored => stored.into(),
     }
-}
-
-/// Reads features with the categories that the store has. A column has nulls only if its column in
-/// the store has.
-fn read_features(changes: &NodesPlan, stored: &[ColumnMeta]) -> Result<Features, DeltaError> {
-    let columns = &*columns_as_stored(changes, stored);
-    let mut features = Features::empty(changes.feature_meta());
-    for unit in changes.units() {
-        let rows = changes.read_rows(unit, None, columns)?;
-        if let Some((row, column)) = first_gap(&rows, columns) {
-            return Err(DeltaError::Gap {
-                table: changes.table_key(),
-                column: column.name.clone(),
-                id: rows.ids.display(row),
-            });
-        }
-        features.extend(&rows.features);
-    }
-    Ok(features)
 }
 
 /// Finds a null in a column that has none in the store: its row and column.

@@ -68,6 +68,34 @@ pub enum DeltaError {
     /// The graph or its store is of a kind that changes cannot be applied to.
     #[error("changes cannot be applied: {0}")]
     Unsupported(String),
+    /// A version cannot be computed from its parent.
+    #[error("the parent {} {problem}", dir.display())]
+    Parent {
+        /// The directory of the parent's output.
+        dir: PathBuf,
+        /// Completes a sentence that starts with the parent: what is wrong and what helps.
+        problem: String,
+    },
+    /// A value of the job or an argument cannot be used.
+    #[error("`{key}` is {value}: {allowed}")]
+    Key {
+        /// The key in the job file, with its table, or the argument.
+        key: &'static str,
+        /// What was written.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A file or directory of kept versions could not be written or read.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
     /// The parent of a version changes another store, or has other in-edges.
     #[error("the version at {} is one of another store", path.display())]
     OtherBase {
@@ -93,11 +121,13 @@ impl DeltaError {
             Self::Store(e) => e.kind(),
             Self::Row { .. } | Self::Columns { .. } | Self::Gap { .. } => ErrorKind::Data,
             Self::Unsupported(_)
+            | Self::Parent { .. }
+            | Self::Key { .. }
             | Self::Unknown { .. }
             | Self::Missing { .. }
             | Self::OtherBase { .. }
             | Self::OtherStore { .. } => ErrorKind::Usage,
-            Self::Threads(_) => ErrorKind::Failed,
+            Self::Threads(_) | Self::Io { .. } => ErrorKind::Failed,
             Self::Cluster(e) => e.kind(),
         }
     }

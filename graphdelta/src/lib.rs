@@ -9,24 +9,37 @@
 
 mod after;
 mod changes;
+mod compaction;
 mod error;
 mod in_edges;
+mod input;
+mod kept;
 mod numbers;
 mod out_edges;
 mod overlay;
+mod parent;
 mod reach;
+mod replaced;
 mod snapshot;
 mod trace;
 mod walk;
 mod work;
 
 pub use after::After;
-pub use changes::Changes;
+pub use changes::{Changes, LabelsOf, OfStore};
+pub use compaction::Compaction;
 pub use error::DeltaError;
 pub use in_edges::KeptEdges;
-pub use numbers::{Night, Numbers};
+pub use input::{NewTables, Reached, VersionInput};
+pub use kept::{
+    KeptVersions, NoRows, ParentGraph, VersionRecord, find_kept, link, read_nodes, write_nodes,
+    write_overlay,
+};
+pub use numbers::{Night, Numbers, check_graph};
 pub use out_edges::OutEdges;
 pub use overlay::Overlay;
+pub use parent::{Parent, named_parent};
 pub use reach::{ChangedInEdges, Degrees, Reach, ReachPlan, reach};
+pub use replaced::{GoneRow, KeptRowsOf, Replaced};
 pub use snapshot::Snapshot;
 pub use work::Work;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use schemas::{
-    Dangling, EdgeRows, EdgesPlan, Features, GraphPlan, Ids, NodeIdx, RelationPlan, RowPlace,
+    Dangling, EdgeRows, EdgesPlan, Features, GraphPlan, Ids, Labels, NodeIdx, RelationPlan,
+    RowPlace, Split,
 };
 use store::{Placement, Store};
 
@@ -24,6 +25,10 @@ pub struct Numbers {
     parent: Arc<Overlay>,
     /// Features of nodes that were added or replaced since the store was built.
     inputs: BTreeMap<NodeIdx, Features>,
+    /// Label and split of such nodes, where they are read.
+    targets: BTreeMap<NodeIdx, (Labels, Split)>,
+    /// Nodes of the parent whose label or split has changed.
+    relabelled: BTreeSet<NodeIdx>,
     /// Added nodes, by number minus the number of nodes of the store.
     added: Vec<Added>,
     /// Numbers of added nodes, by type and id.
@@ -31,6 +36,14 @@ pub struct Numbers {
     removed: BTreeSet<NodeIdx>,
     /// By relation, the relation of its reverse edges.
     reverses: Vec<Option<usize>>,
+}
+
+/// Label and split of a node in a table.
+#[derive(Clone, Copy)]
+pub(crate) struct TargetRow<'a> {
+    pub(crate) labels: &'a Labels,
+    pub(crate) split: &'a [Split],
+    pub(crate) at: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -102,6 +115,8 @@ impl Numbers {
         let mut numbers = Self {
             store: store.clone(),
             inputs: parent.inputs.clone(),
+            targets: parent.targets.clone(),
+            relabelled: BTreeSet::new(),
             added: Vec::new(),
             by_id: BTreeMap::new(),
             removed: parent.removed.clone(),
@@ -135,6 +150,7 @@ impl Numbers {
             added: added.collect(),
             removed: self.removed.clone(),
             inputs: self.inputs.clone(),
+            targets: self.targets.clone(),
             ..self.parent.as_ref().clone()
         }
     }
@@ -336,7 +352,7 @@ impl Numbers {
         range.start.raw().checked_add(u32::try_from(step).ok()?)
     }
 
-    fn find_living(&self, type_idx: usize, ids: &Ids, row: usize) -> Option<NodeIdx> {
+    pub(crate) fn find_living(&self, type_idx: usize, ids: &Ids, row: usize) -> Option<NodeIdx> {
         let found = self.find(type_idx, ids, row);
         found.filter(|node| !self.removed.contains(node))
     }
@@ -378,6 +394,18 @@ impl Numbers {
             if nodes.insert(node, change).is_some() {
                 return Err(twice(row, &upserts.ids, at));
             }
+            let target = TargetRow {
+                labels: &changes.labels,
+                split: &changes.split,
+                at,
+            };
+            if !changes.split.is_empty() {
+                match self.has_target(node, target) {
+                    true => self.relabelled.remove(&node),
+                    false => self.relabelled.insert(node),
+                };
+                self.targets.insert(node, (target.label(), target.split()));
+            }
             self.removed.remove(&node);
             self.inputs.insert(node, features);
         }
@@ -385,6 +413,8 @@ impl Numbers {
             if matches!(change, NodeChange::Removed(..)) {
                 self.removed.insert(node);
                 self.inputs.remove(&node);
+                self.targets.remove(&node);
+                self.relabelled.remove(&node);
             }
         }
         Ok(())
@@ -432,6 +462,56 @@ impl Numbers {
             ) => own_index == index && has_bits(own, value),
             _ => true,
         }
+    }
+
+    /// Tells whether the parent has the node, with this label and split.
+    pub(crate) fn has_target(&self, node: NodeIdx, new: TargetRow<'_>) -> bool {
+        if self.parent.removed.contains(&node) {
+            return false;
+        }
+        match self.parent_target(node) {
+            Some((labels, split)) => split == new.split() && is_same_label(&labels, &new.label()),
+            None => false,
+        }
+    }
+
+    /// Returns label and split of a node in the parent; none if it has no such node.
+    fn parent_target(&self, node: NodeIdx) -> Option<(Labels, Split)> {
+        if let Some(known) = self.parent.targets.get(&node) {
+            return Some(known.clone());
+        }
+        self.is_stored(node).then(|| self.stored_target(node))
+    }
+
+    /// Returns label and split of a node in the store.
+    fn stored_target(&self, node: NodeIdx) -> (Labels, Split) {
+        let (owner, local) = self.placement().owner_and_local(node);
+        let (partition, graph) = (self.store.partition(owner), &self.store.meta().graph);
+        let label = graph.types[self.type_of(node)].label.as_ref();
+        let mut labels = Labels::empty(label);
+        partition.label_into(local, &mut labels);
+        (labels, partition.split(local))
+    }
+
+    /// Returns label and split of a node after the changes; none if those of the store stand.
+    pub(crate) fn new_target(&self, node: NodeIdx) -> Option<&(Labels, Split)> {
+        self.targets.get(&node)
+    }
+
+    /// Returns the split of a node in the parent; none if it has no such node.
+    pub(crate) fn parent_split(&self, node: NodeIdx) -> Option<Split> {
+        if let Some((_, split)) = self.parent.targets.get(&node) {
+            return Some(*split);
+        }
+        let (owner, local) = self
+            .is_stored(node)
+            .then(|| self.placement().owner_and_local(node))?;
+        Some(self.store.partition(owner).split(local))
+    }
+
+    /// Lists the nodes whose label or split differs from that in the parent.
+    pub(crate) fn relabelled(&self) -> impl Iterator<Item = NodeIdx> {
+        self.relabelled.iter().copied()
     }
 
     fn add(&mut self, type_idx: usize, ids: &Ids, row: usize) -> NodeIdx {
@@ -558,9 +638,34 @@ impl Numbers {
     }
 }
 
-/// Checks that changes can be applied to a graph and its store.
-fn check(store: &Store, graph: &GraphPlan) -> Result<(), DeltaError> {
-    let meta = store.meta();
+impl TargetRow<'_> {
+    /// Returns the label as a column of one row; none where there are no labels.
+    fn label(&self) -> Labels {
+        match self.labels {
+            Labels::None => Labels::None,
+            labels => labels.slice(self.at..self.at + 1),
+        }
+    }
+
+    fn split(&self) -> Split {
+        self.split.get(self.at).copied().unwrap_or(Split::None)
+    }
+}
+
+/// Tells whether two labels have the same bits.
+fn is_same_label(a: &Labels, b: &Labels) -> bool {
+    match (a, b) {
+        (Labels::Number(a), Labels::Number(b)) => has_bits(a, b),
+        _ => a == b,
+    }
+}
+
+/// Checks that changes can be applied to a graph.
+///
+/// # Errors
+///
+/// Says which of its tables prevents it.
+pub fn check_graph(graph: &GraphPlan) -> Result<(), DeltaError> {
     let drops = |of: &RelationPlan| of.edges.dangling() == Dangling::Drop;
     let problem = match () {
         () if graph.pairs.is_some() => "the job has [input.pairs]",
@@ -568,6 +673,16 @@ fn check(store: &Store, graph: &GraphPlan) -> Result<(), DeltaError> {
         () if graph.relations.iter().any(drops) => {
             "with `dangling = \"drop\"`, a new node may have edges that were left out before"
         }
+        () => return Ok(()),
+    };
+    Err(DeltaError::Unsupported(problem.to_owned()))
+}
+
+/// Checks that changes can be applied to a graph and its store.
+fn check(store: &Store, graph: &GraphPlan) -> Result<(), DeltaError> {
+    check_graph(graph)?;
+    let meta = store.meta();
+    let problem = match () {
         () if meta.samples != 1 => "the store has several samples",
         () if !meta.redraw => "the store does not hold all in-edges",
         () if store.cluster().num_processes() > 1 => "the job runs in several processes",

@@ -8,7 +8,7 @@ use arrow::array::{ArrayRef, AsArray, Float32Array, RecordBatch, StringArray};
 use arrow::array::{UInt32Array, UInt64Array};
 use arrow::datatypes::{Float32Type, UInt32Type, UInt64Type};
 use schemas::xxh::file_checksum;
-use schemas::{FeatureMeta, Features, FileEntry, Ids, NodeIdx};
+use schemas::{FeatureMeta, Features, FileEntry, Ids, LabelMeta, Labels, NodeIdx, Split};
 use serde::{Deserialize, Serialize};
 use store::arrow_file::{self, append, bounds, map_batches};
 use store::{Store, StoreCause, StoreError};
@@ -18,6 +18,9 @@ use crate::in_edges::{Edits, KeptEdges};
 use crate::numbers::NewEdge;
 
 const META: &str = "overlay.json";
+
+/// File of labels and splits, which older overlays lack.
+const TARGETS: &str = "targets.arrow";
 
 /// Rows of a record batch.
 const ROWS: usize = 1 << 13;
@@ -31,6 +34,8 @@ pub struct Overlay {
     pub(crate) removed: BTreeSet<NodeIdx>,
     /// Features of nodes that were added or replaced, one row each.
     pub(crate) inputs: BTreeMap<NodeIdx, Features>,
+    /// Label and split of such nodes, one row each; none where labels are not read.
+    pub(crate) targets: BTreeMap<NodeIdx, (Labels, Split)>,
     /// By relation and destination.
     pub(crate) edits: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
     /// First in-edges that differ from the store's, or whose number does.
@@ -85,12 +90,20 @@ fn narrow(at: usize) -> u32 {
 }
 
 /// Names and record batches of the files.
-type Tables = [(&'static str, Vec<RecordBatch>); 5];
+type Tables = [(&'static str, Vec<RecordBatch>); 6];
 
 impl Overlay {
     /// Lists the removed nodes, ascending.
     pub fn removed(&self) -> impl Iterator<Item = NodeIdx> {
         self.removed.iter().copied()
+    }
+
+    /// Returns the type of a node; none if there is no such node.
+    fn type_of(&self, store: &Store, node: NodeIdx) -> Option<usize> {
+        match node.index().checked_sub(store.placement().num_nodes()) {
+            Some(at) => Some(self.added.get(at)?.0),
+            None => Some(store.placement().type_of(node)),
+        }
     }
 
     /// Writes the overlay to a new directory. `keep`: how many in-edges its lists have at most.
@@ -130,6 +143,7 @@ impl Overlay {
         let added: Vec<&(usize, Ids)> = self.added.iter().collect();
         let removed: Vec<NodeIdx> = self.removed.iter().copied().collect();
         let inputs: Vec<_> = self.inputs.iter().collect();
+        let targets: Vec<_> = self.targets.iter().collect();
         let edits = self.edits.iter().flat_map(|(&(relation, dst), edits)| {
             let of_dst = edits.iter();
             of_dst.map(move |(&src, edges)| (relation, dst, src, edges))
@@ -145,6 +159,7 @@ impl Overlay {
                 }),
             ),
             ("inputs.arrow", in_batches(&inputs, inputs_batch)),
+            (TARGETS, in_batches(&targets, targets_batch)),
             ("edits.arrow", in_batches(&edits, edits_batch)),
             ("kept.arrow", in_batches(&kept, kept_batch)),
         ]
@@ -156,25 +171,8 @@ impl Overlay {
     ///
     /// If it cannot be read, was changed, or belongs to another store or to fewer in-edges.
     pub fn read(store: &Store, keep: &[usize], dir: &Path) -> Result<Self, DeltaError> {
-        let damaged = |what: String| StoreError::File {
-            verb: "read",
-            path: dir.to_owned(),
-            source: StoreCause::Damaged(what),
-        };
-        let text = schemas::storage::read(&dir.join(META))?;
-        let text = text.ok_or_else(|| damaged(format!("{META} is missing")))?;
-        let meta: Meta = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
-        if meta.store != store.meta().edges_fingerprint() || meta.keep != keep {
-            return Err(DeltaError::OtherBase {
-                path: dir.to_owned(),
-            });
-        }
-        for expected in &meta.files {
-            if file_checksum(&dir.join(&expected.path))? != expected.checksum {
-                let what = format!("{} was changed since it was written", expected.path);
-                return Err(damaged(what).into());
-            }
-        }
+        let damaged = |what: String| damaged(dir, what);
+        let meta = Meta::read(store, keep, dir)?;
         let mut overlay = Self::default();
         let types = &store.meta().graph.types;
         let mut read =
@@ -203,17 +201,22 @@ impl Overlay {
             all.removed.insert(NodeIdx::from_raw(node));
             Some(())
         })?;
-        let num_stored = store.placement().num_nodes();
         read("inputs.arrow", &mut |all, columns, row| {
             let node = NodeIdx::from_raw(columns.number("node", row)?);
-            let type_idx = match node.index().checked_sub(num_stored) {
-                Some(at) => all.added.get(at)?.0,
-                None => store.placement().type_of(node),
-            };
-            let features = columns.features(types[type_idx].features, row)?;
+            let of_type = &types[all.type_of(store, node)?];
+            let features = columns.features(of_type.features, row)?;
             all.inputs.insert(node, features);
             Some(())
         })?;
+        if meta.files.iter().any(|file| file.path == TARGETS) {
+            read(TARGETS, &mut |all, columns, row| {
+                let node = NodeIdx::from_raw(columns.number("node", row)?);
+                let of_type = &types[all.type_of(store, node)?];
+                let target = columns.target(of_type.label.as_ref(), row)?;
+                all.targets.insert(node, target);
+                Some(())
+            })?;
+        }
         read("edits.arrow", &mut |all, columns, row| {
             let (key, src, edges) = columns.edit(row)?;
             Arc::make_mut(all.edits.entry(key).or_default()).insert(src, edges);
@@ -225,6 +228,35 @@ impl Overlay {
             Some(())
         })?;
         Ok(overlay)
+    }
+}
+
+impl Meta {
+    /// Reads the description of an overlay of a store, and checks its files.
+    fn read(store: &Store, keep: &[usize], dir: &Path) -> Result<Self, DeltaError> {
+        let text = schemas::storage::read(&dir.join(META))?;
+        let text = text.ok_or_else(|| damaged(dir, format!("{META} is missing")))?;
+        let meta: Self = serde_json::from_slice(&text).map_err(|e| damaged(dir, e.to_string()))?;
+        if meta.store != store.meta().edges_fingerprint() || meta.keep != keep {
+            return Err(DeltaError::OtherBase {
+                path: dir.to_owned(),
+            });
+        }
+        for expected in &meta.files {
+            if file_checksum(&dir.join(&expected.path))? != expected.checksum {
+                let what = format!("{} was changed since it was written", expected.path);
+                return Err(damaged(dir, what).into());
+            }
+        }
+        Ok(meta)
+    }
+}
+
+fn damaged(dir: &Path, what: String) -> StoreError {
+    StoreError::File {
+        verb: "read",
+        path: dir.to_owned(),
+        source: StoreCause::Damaged(what),
     }
 }
 
@@ -263,6 +295,32 @@ fn inputs_batch(of: &[(&NodeIdx, &Features)]) -> RecordBatch {
         ("node", numbers(of.iter().map(|(node, _)| node.raw()))),
         ("index", Lists::of(indices.into_iter()).column()),
         ("value", Lists::of(values.into_iter()).column()),
+    ])
+}
+
+fn targets_batch(of: &[(&NodeIdx, &(Labels, Split))]) -> RecordBatch {
+    // Of a label of several classes, `class` says whether the node has it.
+    let class = |labels: &Labels| match labels {
+        Labels::Class(class) => class[0],
+        Labels::Multi { present, .. } => u32::from(present[0]),
+        Labels::None | Labels::Number(_) => 0,
+    };
+    let values = |labels: &Labels| match labels {
+        Labels::Multi { values, .. } | Labels::Number(values) => values.clone(),
+        Labels::None | Labels::Class(_) => Vec::new(),
+    };
+    let splits = of.iter().map(|(_, target)| match target.1 {
+        Split::None => 0,
+        Split::Train => 1,
+        Split::Val => 2,
+        Split::Test => 3,
+    });
+    let targets = of.iter().map(|(_, target)| &target.0);
+    arrow_file::batch(vec![
+        ("node", numbers(of.iter().map(|(node, _)| node.raw()))),
+        ("class", numbers(targets.clone().map(class))),
+        ("value", Lists::of(targets.map(values)).column()),
+        ("split", numbers(splits)),
     ])
 }
 
@@ -375,6 +433,32 @@ impl<'a> Columns<'a> {
             self_loops: self.wide("self_loops", row)?,
         };
         Some((self.key(row)?, kept))
+    }
+
+    /// Returns a label and a split, as [`targets_batch`] writes them.
+    fn target(&self, meta: Option<&LabelMeta>, row: usize) -> Option<(Labels, Split)> {
+        let (class, values) = (self.number("class", row)?, self.floats("value", row)?);
+        let mut labels = Labels::empty(meta);
+        match &mut labels {
+            Labels::None => {}
+            Labels::Class(classes) => classes.push(class),
+            Labels::Multi {
+                values: all,
+                present,
+                ..
+            } => {
+                all.extend_from_slice(values);
+                present.push(class == 1);
+            }
+            Labels::Number(numbers) => numbers.extend_from_slice(values),
+        }
+        let split = match self.number("split", row)? {
+            1 => Split::Train,
+            2 => Split::Val,
+            3 => Split::Test,
+            _ => Split::None,
+        };
+        Some((labels, split))
     }
 
     fn features(&self, meta: FeatureMeta, row: usize) -> Option<Features> {

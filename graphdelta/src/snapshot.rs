@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use schemas::{
-    ChangesSpec, ColumnMeta, EdgesPlan, Features, GraphPlan, Ids, NodesPlan, Sampling, Unit,
-    table_key,
+    ChangesSpec, ColumnMeta, EdgesPlan, Features, GraphPlan, Ids, LabelMeta, Labels, NodesPlan,
+    Split, Unit, table_key,
 };
 
 use crate::DeltaError;
 use crate::changes::{
-    Changes, EdgeTable, NodeChanges, NodeList, columns_as_stored, first_gap, like_nodes,
+    Changes, EdgeTable, NodeChanges, NodeList, NodeTable, OfStore, columns_as_stored, first_gap,
     relation_idx, type_idx,
 };
-use crate::numbers::{Numbers, row_error};
+use crate::numbers::{Numbers, TargetRow, row_error};
 
 use known::Known;
 
@@ -42,6 +42,10 @@ struct OfType {
     plan: Arc<NodesPlan>,
     /// Columns of the store's features.
     stored: Vec<ColumnMeta>,
+    /// Whether labels and splits are compared.
+    has_targets: bool,
+    /// Labels to compare.
+    label: Option<LabelMeta>,
 }
 
 /// An edge table.
@@ -57,13 +61,13 @@ struct OfTable {
 struct ChangedRows {
     ids: Ids,
     features: Features,
+    labels: Labels,
+    split: Vec<Split>,
     rows: Vec<u64>,
 }
 
 impl Snapshot {
-    /// Opens the tables of a snapshot; `graph` is the plan of the tables of the store, `sampling`
-    /// that of the store, and `columns` those of its features, by type; none if all are numbers
-    /// without gaps.
+    /// Opens the tables of a snapshot; `graph` is the plan of the tables of the store.
     ///
     /// # Errors
     ///
@@ -73,7 +77,7 @@ impl Snapshot {
         spec: &ChangesSpec,
         base: &Path,
         graph: &GraphPlan,
-        (sampling, columns): (Sampling, &[&[ColumnMeta]]),
+        of_store: OfStore<'_>,
     ) -> Result<Self, DeltaError> {
         spec.nodes
             .keys()
@@ -88,12 +92,20 @@ impl Snapshot {
         let nodes = types.map(|(type_idx, of_type)| {
             let name = &of_type.name;
             let path = spec.nodes.get(name).ok_or_else(|| missing("nodes", name))?;
-            let plan = like_nodes((base, path), &of_type.nodes, None);
+            let table = NodeTable {
+                base,
+                path,
+                type_idx,
+                table: &of_type.nodes,
+                of_store,
+            };
+            let plan = table.open(None);
             let plan = plan.map_err(|e| e.under_key(OF_SNAPSHOT, "nodes", name))?;
-            let stored = columns.get(type_idx).copied().unwrap_or_default();
             Ok(OfType {
                 name: name.clone(),
-                stored: columns_as_stored(&plan, stored).into_owned(),
+                stored: columns_as_stored(&plan, table.columns()).into_owned(),
+                has_targets: table.labels().is_some(),
+                label: table.label_meta().cloned(),
                 plan: Arc::new(plan),
             })
         });
@@ -109,7 +121,7 @@ impl Snapshot {
                 graph,
                 relation,
             };
-            let plan = table.whole(sampling, None);
+            let plan = table.whole(of_store.sampling, None);
             let plan = plan.map_err(|e| e.under_key(OF_SNAPSHOT, "edges", name))?;
             Ok(OfTable {
                 name: name.clone(),
@@ -178,7 +190,7 @@ impl OfType {
             ids: Ids::new(id_type),
             rows: Vec::new(),
         };
-        let mut features = Features::empty(self.plan.feature_meta());
+        let mut new = self.plan.no_rows(self.label.as_ref(), 0);
         for changed in found {
             let ids = changed.ids.cast(id_type).map_err(|at| {
                 let problem = format!("id {} does not fit {id_type}", changed.ids.display(at));
@@ -191,7 +203,9 @@ impl OfType {
             }
             upserts.ids.extend_from(&ids, 0..ids.len());
             upserts.rows.extend(changed.rows);
-            features.extend(&changed.features);
+            new.features.extend(&changed.features);
+            new.labels.extend(&changed.labels);
+            new.split.extend(changed.split);
         }
         let mut deletes = NodeList {
             ids: Ids::new(id_type),
@@ -207,7 +221,9 @@ impl OfType {
             type_idx,
             plan: Arc::clone(&self.plan),
             upserts,
-            features,
+            features: new.features,
+            labels: new.labels,
+            split: new.split,
             deletes,
         })
     }
@@ -225,13 +241,16 @@ impl OfType {
         known: &Known<'_>,
     ) -> Result<ChangedRows, DeltaError> {
         let keys = self.plan.read_keys(unit)?;
+        let label = self.label.as_ref();
         let mut changed = ChangedRows {
             ids: Ids::new(keys.ids.id_type()),
             features: Features::empty(self.plan.feature_meta()),
+            labels: Labels::empty(label),
+            split: Vec::new(),
             rows: Vec::new(),
         };
-        let mut reader = self.plan.reader(unit, (None, &self.stored))?;
-        let mut rows = self.plan.no_rows(None, ROWS);
+        let mut reader = self.plan.reader(unit, (label, &self.stored))?;
+        let mut rows = self.plan.no_rows(label, ROWS);
         let mut first = 0;
         loop {
             rows.clear();
@@ -252,11 +271,23 @@ impl OfType {
                     return Err(self.twice(&rows.ids, at, keys.rows.row(first + at)));
                 }
                 let new = (&rows.features, at);
-                let is_same = |found| known.numbers().has_features(found, new);
+                let target = TargetRow {
+                    labels: &rows.labels,
+                    split: &rows.split,
+                    at,
+                };
+                let is_same = |found| {
+                    let numbers = known.numbers();
+                    let has_target = || !self.has_targets || numbers.has_target(found, target);
+                    numbers.has_features(found, new) && has_target()
+                };
                 if !node.is_some_and(is_same) {
                     changed.ids.push_from(&rows.ids, at);
                     let place = u32::try_from(at).expect("rows are read in small blocks");
                     changed.features.push_from(&rows.features, place);
+                    changed.labels.push_from(&rows.labels, place);
+                    let split = rows.split.get(at).filter(|_| self.has_targets);
+                    changed.split.extend(split);
                     changed.rows.push(keys.rows.row(first + at));
                 }
             }

@@ -150,6 +150,8 @@ pub struct FlattenPlan {
     pub(crate) layout: Layout,
     pub(crate) samples: u32,
     pub(crate) memory_budget: usize,
+    /// Working directory in which what versions need is kept; none if the output has no versions.
+    pub(crate) kept_in: Option<PathBuf>,
     pub(crate) fresh: bool,
 }
 
@@ -277,6 +279,7 @@ impl FlattenSpec {
             layout: layout.unwrap_or(Layout::Shards),
             samples: samples.unwrap_or(1),
             memory_budget: MEMORY_BUDGET,
+            kept_in: None,
             fresh,
         })
     }
@@ -474,6 +477,12 @@ impl FlattenPlan {
         });
         self.sample.add_pairs(&mut settings);
         settings
+    }
+
+    /// Keeps what versions of the output need in a working directory; nothing without one.
+    pub fn with_versions_in(mut self, work_dir: Option<&Path>) -> Self {
+        self.kept_in = work_dir.map(Path::to_owned);
+        self
     }
 
     /// Sets the bytes of memory that waves in flight may take.

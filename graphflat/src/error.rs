@@ -1,6 +1,9 @@
 //! Errors of flattening a graph.
 
+use std::path::PathBuf;
+
 use cluster::{ClusterError, WorkerError};
+use graphdelta::DeltaError;
 use schemas::{ErrorKind, SchemaError};
 use store::StoreError;
 
@@ -30,6 +33,18 @@ pub enum FlattenError {
     /// The store could not be built or read.
     #[error(transparent)]
     Store(Box<StoreError>),
+    /// Changes could not be read or applied, or what versions need could not be kept.
+    #[error(transparent)]
+    Changes(Box<DeltaError>),
+    /// An output is finished, but what versions of it need was not kept.
+    #[error(
+        "{} was computed without [incremental], so versions cannot start from it; compute it again \
+         with --stage flatten --fresh", output.display()
+    )]
+    NotKept {
+        /// The directory of the output.
+        output: PathBuf,
+    },
     /// Workers could not be connected, or another one failed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -41,12 +56,19 @@ impl From<StoreError> for FlattenError {
     }
 }
 
+impl From<DeltaError> for FlattenError {
+    fn from(error: DeltaError) -> Self {
+        Self::Changes(Box::new(error))
+    }
+}
+
 impl FlattenError {
     /// Returns the kind of the error, which says who can mend it.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Schema(e) => e.kind(),
-            Self::Key { .. } => ErrorKind::Usage,
+            Self::Key { .. } | Self::NotKept { .. } => ErrorKind::Usage,
+            Self::Changes(e) => e.kind(),
             Self::NoTargets { .. } => ErrorKind::Data,
             Self::Store(e) => e.kind(),
             Self::Cluster(e) => e.kind(),
@@ -59,7 +81,10 @@ impl WorkerError for FlattenError {
         match self {
             Self::Store(e) => e.is_peer_failure(),
             Self::Cluster(e) => e.is_peer_failure(),
-            Self::Schema(_) | Self::Key { .. } | Self::NoTargets { .. } => false,
+            Self::Changes(e) => e.is_peer_failure(),
+            Self::Schema(_) | Self::Key { .. } | Self::NotKept { .. } | Self::NoTargets { .. } => {
+                false
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::pair_parts::{PairParts, PartTargets};
 use crate::round::RoundStats;
 use crate::targets::{self, select_targets};
+use crate::version::{KeepFull, check_kept};
 use crate::wave::{WorkerStats, run_waves};
 use crate::wave_context::WaveContext;
 use crate::{FlattenError, FlattenPlan, SamplePlan, Targets};
@@ -41,28 +42,25 @@ pub fn flatten(
     store.cluster().set_phase("flatten, its start");
     let fingerprint = fingerprint(plan, store)?;
     // Before the output is opened, so that a job without targets leaves no files.
-    let parts = plan.sample.part_targets(plan.layout, store)?;
+    let parts = Arc::new(plan.sample.part_targets(plan.layout, store)?);
     let output = match open_output::<FlattenError>(
         store.cluster(),
         (&plan.output, "flatten", &fingerprint),
         plan.fresh,
     )? {
-        Opened::Done(manifest) => return Ok(*manifest),
+        Opened::Done(manifest) => {
+            check_kept(plan, &fingerprint)?;
+            return Ok(*manifest);
+        }
         Opened::Open(output) => Arc::new(output),
     };
-    let meta = FlattenMeta {
-        hops: plan.sample.fanouts.len(),
-        fanouts: plan.sample.fanouts.clone(),
-        sampling: plan.sample.sampling,
-        seed: store.meta().seed,
-        samples_per_target: plan.samples,
-        layout: plan.layout,
-    };
+    let versions = KeepFull::start(plan, store)?;
+    let meta = meta_of(plan, store);
     let context = WaveContext {
         store: store.clone(),
         output: Arc::clone(&output),
         meta: meta.clone(),
-        parts: Arc::new(parts),
+        parts: Arc::clone(&parts),
         memory_budget: plan.memory_budget,
         progress: Arc::clone(progress),
         failed: Arc::new(AtomicBool::new(false)),
@@ -82,6 +80,9 @@ pub fn flatten(
     if cluster.leads() {
         announce_rounds(meta.hops, &all_stats, progress);
     }
+    if let (Some(versions), PartTargets::Nodes(parts)) = (versions, &*parts) {
+        versions.finish((plan, &fingerprint), store, parts)?;
+    }
     let planned = (plan.settings(), store.manifest_input());
     let manifest = Manifest {
         graph: Some(store.meta().graph.clone()),
@@ -95,6 +96,18 @@ pub fn flatten(
         output.finish(&manifest)?;
     }
     Ok(manifest)
+}
+
+/// Returns how graph features of a plan are made.
+pub(crate) fn meta_of(plan: &FlattenPlan, store: &Store) -> FlattenMeta {
+    FlattenMeta {
+        hops: plan.sample.fanouts.len(),
+        fanouts: plan.sample.fanouts.clone(),
+        sampling: plan.sample.sampling,
+        seed: store.meta().seed,
+        samples_per_target: plan.samples,
+        layout: plan.layout,
+    }
 }
 
 /// Reports how many parts a resumed run finds.

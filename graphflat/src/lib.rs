@@ -75,6 +75,7 @@
 //! ```
 
 mod committer;
+mod compact;
 mod config;
 mod error;
 mod flatten;
@@ -87,9 +88,11 @@ mod round;
 mod stream;
 pub mod survey;
 mod targets;
+mod version;
 mod wave;
 mod wave_context;
 
+pub use compact::compact;
 pub use config::{FlattenPlan, FlattenSpec, HopSpec, RelationFanout, SamplePlan, Targets};
 pub use error::FlattenError;
 pub use flatten::flatten;
@@ -97,3 +100,6 @@ pub use group::GroupFeatures;
 pub use memory::PartSize;
 pub use parts::Parts;
 pub use stream::Waves;
+pub use version::{
+    FlattenDecision, check_flatten_version, flatten_version, predict_flatten_version,
+};

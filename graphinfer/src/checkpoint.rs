@@ -1,9 +1,9 @@
 //! Records finished rounds in the working directory, so that a killed run can be resumed.
 
 use crate::InferError;
-use crate::kept_versions::link;
 use crate::rows::{RowRecord, RowWriter};
 use gnn::{RowFormat, SharedRows};
+use graphdelta::link;
 use schemas::dataset::DirLock;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

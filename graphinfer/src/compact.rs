@@ -3,14 +3,10 @@
 use crate::InferError;
 use crate::embedding::GROUP_BYTES;
 use crate::kept_rows::damaged;
-use crate::kept_versions::{KeptVersions, OpenVersion, find};
+use crate::kept_versions::{RowFiles, keep_compacted, open};
 use crate::plan::ROWS_PER_PART;
-use schemas::path::overlap;
-use schemas::{
-    EmbeddingsDataset, Event, Manifest, NodeIdx, Opened, Output, PartSizes, Progress, SchemaError,
-    read_manifest,
-};
-use serde_json::json;
+use graphdelta::Compaction;
+use schemas::{EmbeddingsDataset, Event, Manifest, NodeIdx, Opened, Output, PartSizes, Progress};
 use std::path::Path;
 
 /// Rows between two reports of progress.
@@ -34,115 +30,42 @@ pub fn compact(
     work_dir: Option<&Path>,
     progress: &Progress,
 ) -> Result<Manifest, InferError> {
-    let source = read_manifest(from)?;
-    let own = json!({ "engine": ENGINE_VERSION, "compact": source.fingerprint });
-    let own = schemas::xxh::fingerprint(own.to_string().as_bytes());
-    // Once it is finished, the outputs of `from` may be gone.
-    if let Some(manifest) = Output::done(to, "infer", &own).map_err(|e| taken(to, e))? {
-        let is_kept = |dir: &&Path| {
-            let record = find(dir, &own);
-            record.is_some_and(|of| KeptVersions::unlocked(dir).has_graph(&own, &of))
-        };
-        return match work_dir.filter(|dir| !is_kept(dir)) {
-            None => Ok(manifest),
-            Some(dir) => Err(not_kept(dir, to)),
-        };
+    let compaction = Compaction::new((from, to), work_dir, ENGINE_VERSION)?;
+    if let Some(manifest) = compaction.done::<RowFiles>()? {
+        return Ok(manifest);
     }
     let dataset = EmbeddingsDataset::open(from)?;
-    check_apart(from, to, &source)?;
-    let kept = work_dir.map(|dir| open_kept((from, &source), dir));
-    let kept = kept.transpose()?;
-    let output = match Output::open(to, "infer", &own, false).map_err(|e| taken(to, e))? {
+    compaction.check_apart()?;
+    let source = &compaction.source;
+    let kept = match compaction.lock::<RowFiles>()? {
+        Some((versions, _)) => {
+            let version = open(&versions, &source.fingerprint)?;
+            Some((version, versions))
+        }
+        None => None,
+    };
+    let output = match compaction.open()? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
-    let listed = kept.as_ref().map(|(_, open)| &open.nodes[..]);
-    let nodes = copy_rows((from, &dataset), &output, listed, progress)?;
-    if let (Some((versions, open)), Some(dir)) = (kept, work_dir) {
-        let nodes = nodes.ok_or_else(|| not_kept(dir, from))?;
-        versions.keep_compacted((&own, &source.fingerprint), open, &nodes)?;
+    let of_outputs = kept.as_ref().and_then(|(version, _)| version.as_ref());
+    let of_outputs = of_outputs.map(|version| &version.nodes[..]);
+    let nodes = copy_rows((from, &dataset), &output, of_outputs, progress)?;
+    if let Some((version, versions)) = kept {
+        let both = version.zip(nodes);
+        let (kept_rows, listed) = both.ok_or_else(|| {
+            let error = compaction.not_kept();
+            error.expect("there is a working directory")
+        })?;
+        let names = (&*compaction.fingerprint, &*source.fingerprint);
+        keep_compacted(&versions, names, kept_rows, &listed)?;
     }
-    let report = json!({
-        "mode": "compacted",
-        "of": { "path": from.to_string_lossy(), "fingerprint": source.fingerprint },
-        "embedding": source.report["embedding"],
-    });
-    let manifest = Manifest {
-        fingerprint: own,
-        parts: output.parts(),
-        version: None,
-        report,
-        ..source
-    };
-    output.finish(&manifest)?;
-    Ok(manifest)
-}
-
-/// Refuses a directory that overlaps an output that has rows of the version.
-fn check_apart(from: &Path, to: &Path, source: &Manifest) -> Result<(), InferError> {
-    for kept in source.version.iter().flat_map(|version| &version.kept) {
-        let dir = kept.checked_dir(from)?;
-        if overlap(to, &dir) {
-            return Err(InferError::Key {
-                key: "--output",
-                value: to.display().to_string(),
-                allowed: format!("it overlaps an output of the version, {}", dir.display()),
-            });
-        }
-    }
-    Ok(())
-}
-
-/// Names the argument in place of the key of a job.
-fn taken(to: &Path, error: SchemaError) -> InferError {
-    match error {
-        SchemaError::OutputTaken { .. } => InferError::Key {
-            key: "--output",
-            value: to.display().to_string(),
-            allowed: "it holds another output or other files; name another directory".to_owned(),
-        },
-        other => other.into(),
-    }
-}
-
-/// The error of a working directory that lacks what versions of an output need.
-fn not_kept(work_dir: &Path, output: &Path) -> InferError {
-    InferError::Key {
-        key: "--work-dir",
-        value: work_dir.display().to_string(),
-        allowed: format!(
-            "it does not keep all rows of {}; name the `work_dir` of the job that wrote it",
-            output.display()
-        ),
-    }
-}
-
-/// Locks the kept versions of a working directory and opens that of an output.
-fn open_kept(
-    (from, source): (&Path, &Manifest),
-    work_dir: &Path,
-) -> Result<(KeptVersions, OpenVersion), InferError> {
-    let name = &source.fingerprint;
-    find(work_dir, name).ok_or_else(|| not_kept(work_dir, from))?;
-    let versions = KeptVersions::lock(work_dir)?;
-    let open = versions.open(name)?;
-    let open = open.ok_or_else(|| not_kept(work_dir, from))?;
-    match versions.has_graph(name, &open.record) {
-        true => Ok((versions, open)),
-        false => Err(InferError::Key {
-            key: "--work-dir",
-            value: work_dir.display().to_string(),
-            allowed: format!(
-                "it keeps the graphs of the last version and of its parent alone, not that of {}; \
-                 compact a later one",
-                from.display()
-            ),
-        }),
-    }
+    let embedding = source.report["embedding"].clone();
+    Ok(compaction.finish(output, &[("embedding", embedding)])?)
 }
 
 /// Copies all rows and returns their nodes; `listed` are those of each output, as
-/// [`OpenVersion::nodes`] has them. Returns none if they are not those of all rows.
+/// [`OpenVersion::nodes`](crate::kept_versions::OpenVersion::nodes) has them. Returns none if they are not those of all rows.
 fn copy_rows(
     (from, dataset): (&Path, &EmbeddingsDataset),
     output: &Output,

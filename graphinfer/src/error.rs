@@ -27,14 +27,6 @@ pub enum InferError {
     /// A file of kept rows could not be written or read.
     #[error(transparent)]
     Store(#[from] store::StoreError),
-    /// A version cannot be computed from its parent.
-    #[error("the parent {} {problem}", dir.display())]
-    Parent {
-        /// The directory of the parent's output.
-        dir: PathBuf,
-        /// Completes a sentence that starts with the parent: what is wrong and what helps.
-        problem: String,
-    },
     /// An output is finished, but what versions of it need was not kept.
     #[error(
         "{} was computed without [incremental], so versions cannot start from it; compute it again \
@@ -152,7 +144,6 @@ impl InferError {
             | Self::Unfit { .. }
             | Self::FullRun(_)
             | Self::NotKept { .. }
-            | Self::Parent { .. }
             | Self::Columns { .. } => ErrorKind::Usage,
             Self::NotFinite { .. } => ErrorKind::Data,
             // Errors in the files of the model: the user must name another model.

@@ -9,7 +9,7 @@ use crate::embedding::embedding_columns;
 use crate::graph::Graph;
 use crate::identity::{fingerprint, limit_json, plan_json, rounds_fingerprint};
 use crate::inner::{report, report_resumed, run_inner};
-use crate::kept_versions::{KeptVersions, find};
+use crate::kept_versions::{RowFiles, keep_full};
 use crate::last_round::PartsWriter;
 use crate::layer::{LayerInput, Rounds};
 use crate::model::{Trained, TrainedModel};
@@ -19,7 +19,10 @@ use crate::slice::Slice;
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
 use gnn::RowFormat;
-use schemas::{FeatureMeta, IdListPlan, Manifest, NodeIdx, Opened, Output, PartEntry, Progress};
+use graphdelta::{KeptVersions, find_kept};
+use schemas::{
+    FeatureMeta, IdListPlan, LabelMeta, Manifest, NodeIdx, Opened, Output, PartEntry, Progress,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -125,17 +128,29 @@ fn infer_untyped(
     report["embedding"] = record.embedding_report(embedding_layer);
     if let Some(versions) = versions {
         let link = |dir: &Path| checkpoints.0.link_rows(layers - 1, dir);
-        versions.keep_full((fingerprint, &settings.plan_json), store, (None, link))?;
+        let kept = (&**fingerprint, &settings.plan_json);
+        keep_full(&versions, kept, store, (None, link))?;
     }
-    let planned = (settings.plan_json.clone(), store.manifest_input());
-    let manifest = Manifest {
+    let named = (fingerprint.clone(), settings.plan_json.clone());
+    let manifest = manifest(named, (&output, label), store, report);
+    finish(output, &manifest, checkpoints, store)?;
+    Ok(manifest)
+}
+
+/// Returns the manifest of an output whose parts are written; `label` describes its predictions.
+fn manifest(
+    (fingerprint, plan): (String, serde_json::Value),
+    (output, label): (&Output, Option<LabelMeta>),
+    store: &Store,
+    report: serde_json::Value,
+) -> Manifest {
+    let planned = (plan, store.manifest_input());
+    Manifest {
         graph: Some(store.meta().graph.clone().with_label(label)),
         parts: output.parts(),
         report,
-        ..Manifest::new("infer", fingerprint.clone(), planned, store.meta().seed)
-    };
-    finish(output, &manifest, checkpoints, store)?;
-    Ok(manifest)
+        ..Manifest::new("infer", fingerprint, planned, store.meta().seed)
+    }
 }
 
 /// What a plan and a model decide before any work.
@@ -178,7 +193,7 @@ impl Settings {
 
 /// Checks that a finished output has what its versions need, if any are planned.
 pub(crate) fn check_kept(plan: &InferPlan, fingerprint: &str) -> Result<(), InferError> {
-    match plan.keeps_rows && find(&plan.work_dir, fingerprint).is_none() {
+    match plan.keeps_rows && find_kept::<RowFiles>(&plan.work_dir, fingerprint).is_none() {
         true => Err(InferError::NotKept {
             output: plan.output.clone(),
         }),

@@ -131,7 +131,6 @@ mod memory;
 mod model;
 mod neighborhoods;
 mod node_columns;
-mod parent;
 mod part;
 mod plan;
 mod predict;
@@ -155,6 +154,5 @@ pub use model::{Sample, StoreNeed};
 pub use neighborhoods::infer_neighborhoods;
 pub use plan::{InferContext, InferPlan};
 pub use version::{
-    Decision, VersionInput, check_kept_model, check_kept_plan, check_version, infer_version,
-    predict_version,
+    Decision, check_kept_model, check_kept_plan, check_version, infer_version, predict_version,
 };

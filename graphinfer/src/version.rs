@@ -7,25 +7,23 @@ use crate::InferError;
 use crate::changed_rows::{Layers, compute, open_kept, refuse_plan};
 use crate::identity::fingerprint;
 use crate::infer::finished;
-use crate::kept_versions::{KeptVersions, NewVersion, OpenVersion};
+use crate::kept_versions::{KeptRecord, NewVersion, OpenVersion, RowFiles, keep, open};
 use crate::model::Trained;
-use crate::parent::{Parent, named_parent};
 use crate::plan::InferPlan;
 use crate::threads::Threads;
 use cluster::open_output;
 use graphdelta::{
-    After, Changes, DeltaError, Night, Numbers, Overlay, Reach, Snapshot, Work, reach,
+    After, Changes, KeptRowsOf, KeptVersions, NewTables, OfStore, Parent, Reach, Snapshot,
+    VersionInput, Work, find_kept, named_parent,
 };
 use schemas::{
-    ChangesSpec, ColumnMeta, Dangling, EmbeddingsDataset, Event, GraphPlan, KeptOutput, Manifest,
-    NodeIdx, Opened, Output, ParentOutput, Progress, Sampling, VersionMeta, error_chain,
-    write_version_part,
+    Dangling, EmbeddingsDataset, Event, GraphPlan, KeptOutput, Manifest, NodeIdx, Opened, Output,
+    ParentOutput, Progress, Sampling, VersionMeta, error_chain, write_version_part,
 };
 use serde_json::{Value, json};
 use std::path::Path;
-use std::sync::Arc;
 use store::Store;
-use writer::{VersionWriter, replaced};
+use writer::VersionWriter;
 
 /// If changes reach more than this share of the rows and in-edges of all layers, in percent, a version
 /// keeps no row of its parent: it costs hardly more, and the next ones need no earlier output.
@@ -34,23 +32,6 @@ const REACHED_MAX: u64 = 90;
 /// From this share of the work on, a run without a parent is likely faster, in percent: a row takes
 /// longer in a version (`docs/benchmarks/versions.md`).
 const FASTER_MIN: u64 = 50;
-
-/// Tables, changes and parent of a version.
-#[derive(Clone, Copy, Debug)]
-pub struct VersionInput<'a> {
-    /// The tables of the store.
-    pub graph: &'a GraphPlan,
-    /// What has changed since the parent, night by night.
-    pub nights: &'a [ChangesSpec],
-    /// The whole tables as they are now, in place of what has changed.
-    pub snapshot: Option<&'a ChangesSpec>,
-    /// Directory that relative paths of tables start from.
-    pub base: &'a Path,
-    /// Output of the parent.
-    pub parent: &'a Path,
-    /// Whether all rows are computed and written, whatever the changes reach.
-    pub full: bool,
-}
 
 /// How a version is computed.
 #[derive(Clone, Debug)]
@@ -63,20 +44,10 @@ pub struct Decision {
     pub all: Vec<Work>,
 }
 
-/// The input of a version: tables of changes, or a snapshot.
-enum NewTables {
-    /// What has changed, night by night.
-    Changes(Vec<Changes>),
-    /// All nodes and edges.
-    Snapshot(Snapshot),
-}
-
 /// A version before its rows are computed.
 struct Prepared {
     layers: Layers,
     parent: Parent,
-    /// Outputs of which the version keeps rows, unless it computes all.
-    kept: Vec<KeptOutput>,
     version: OpenVersion,
     reached: Reach,
     /// In-edges of a node that the overlay has at most.
@@ -93,17 +64,35 @@ struct Prepared {
 /// a snapshot is missing or has other columns, or the rows of the model cannot be kept.
 pub fn check_version(plan: &InferPlan, input: VersionInput<'_>) -> Result<(), InferError> {
     let trained = open_model(plan, input.graph)?;
-    let kept = Parent::open(input.parent)?.kept(plan)?;
+    let kept = kept_record(&open_parent(input.parent)?, plan)?;
     let sampled = trained.record().sampled.as_ref();
-    let sampling = sampled.map_or(Sampling::Uniform, |of| of.sampling);
+    let columns = kept.columns();
+    let of_store = OfStore {
+        sampling: sampled.map_or(Sampling::Uniform, |of| of.sampling),
+        columns: &columns,
+        labels: None,
+    };
     if let Some(tables) = input.snapshot {
-        let columns = kept.columns();
-        let of_store = (sampling, &columns[..]);
         Snapshot::open(tables, input.base, input.graph, of_store)?;
     }
     let mut nights = input.nights.iter();
-    nights.try_for_each(|night| Changes::check(night, input.base, input.graph, sampling))?;
+    nights.try_for_each(|night| Changes::check(night, input.base, input.graph, of_store))?;
     Ok(())
+}
+
+/// Opens the parent of a version.
+fn open_parent(dir: &Path) -> Result<Parent, InferError> {
+    let dataset = EmbeddingsDataset::open(dir)?;
+    Ok(Parent {
+        dir: dir.to_owned(),
+        manifest: dataset.manifest().clone(),
+    })
+}
+
+/// Returns what is kept of a parent.
+fn kept_record(parent: &Parent, plan: &InferPlan) -> Result<KeptRecord, InferError> {
+    let found = find_kept::<RowFiles>(&plan.work_dir, &parent.manifest.fingerprint);
+    found.ok_or_else(|| parent.is_not_kept(&plan.work_dir).into())
 }
 
 /// Checks that the rows of a model can be kept for later versions.
@@ -148,10 +137,10 @@ pub fn predict_version(
     input: VersionInput<'_>,
 ) -> Result<Decision, InferError> {
     let layers = Layers::open(plan, store)?;
-    let parent = Parent::open(input.parent)?;
+    let parent = open_parent(input.parent)?;
     // A run may hold the lock; it changes no file that is read here.
     let versions = KeptVersions::unlocked(&plan.work_dir);
-    let changes = input.read(store)?;
+    let changes = input.read(store, false)?;
     let prepared = Prepared::new(layers, parent, &versions, (store, input, changes))?;
     Ok(prepared.decision)
 }
@@ -174,16 +163,16 @@ pub fn infer_version(
 ) -> Result<Manifest, InferError> {
     store.cluster().set_phase("infer, its start");
     let layers = Layers::open(plan, store)?;
-    let parent = Parent::open(input.parent);
+    let parent = open_parent(input.parent);
     // A finished version is skipped, even if its parent is gone.
     let of_parent = match &parent {
         Ok(parent) => Some(parent.manifest.fingerprint.clone()),
         Err(_) => named_parent(&plan.output, input.parent),
     };
     let Some(of_parent) = of_parent else {
-        return Err(parent.err().expect("an open parent has a fingerprint"));
+        return Err(parent.expect_err("an open parent has a fingerprint"));
     };
-    let changes = input.read(store)?;
+    let changes = input.read(store, false)?;
     let mut identity = layers.plan_json.clone();
     identity["changes"] = changes.fingerprints()?;
     identity["parent"] = json!(of_parent);
@@ -201,7 +190,10 @@ pub fn infer_version(
     let parent = parent?;
     let versions = KeptVersions::lock(&plan.work_dir)?;
     let prepared = Prepared::new(layers, parent, &versions, (store, input, changes))?;
-    prepared.check_kept()?;
+    let earlier = &prepared.version.record.earlier;
+    let kept = prepared
+        .parent
+        .kept_outputs(earlier, (&plan.output, "infer.output"))?;
     prepared.decision.report(progress);
     let opened = (&*plan.output, "infer", &*own);
     let output = match open_output::<InferError>(store.cluster(), opened, plan.fresh)? {
@@ -218,54 +210,13 @@ pub fn infer_version(
         (identity, input_json),
         store.meta().seed,
     );
-    prepared.write(&output, &versions, &mut manifest)?;
+    prepared.write(kept, &output, &versions, &mut manifest)?;
     output.finish(&manifest)?;
     if let Err(error) = versions.remove_old(&own) {
         // The next version tries again.
         tracing::warn!("{}", error_chain(&error));
     }
     Ok(manifest)
-}
-
-impl VersionInput<'_> {
-    /// Reads the tables of changes of a store, or opens those of a snapshot.
-    fn read(&self, store: &Store) -> Result<NewTables, InferError> {
-        let types = store.meta().graph.types.iter();
-        let columns: Vec<&[ColumnMeta]> = types.map(|of| &of.columns[..]).collect();
-        let of_store = (store.meta().sampling, &columns[..]);
-        if let Some(tables) = self.snapshot {
-            let snapshot = Snapshot::open(tables, self.base, self.graph, of_store)?;
-            return Ok(NewTables::Snapshot(snapshot));
-        }
-        let threads = store.cluster().num_threads();
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        let read = |night| Changes::read(night, self.base, self.graph, of_store);
-        let nights = || self.nights.iter().map(read).collect::<Result<_, _>>();
-        let nights = pool.map_err(InferError::Threads)?.install(nights);
-        Ok(NewTables::Changes(nights?))
-    }
-}
-
-impl NewTables {
-    fn fingerprints(&self) -> Result<Value, InferError> {
-        let of_tables = match self {
-            Self::Changes(nights) => nights.iter().map(Changes::fingerprints).collect(),
-            Self::Snapshot(snapshot) => snapshot.fingerprints(),
-        };
-        Ok(of_tables?)
-    }
-
-    /// Applies what has changed to the nodes and edges of the parent.
-    fn apply(self, numbers: &mut Numbers) -> Result<Vec<Night>, DeltaError> {
-        let nights = match self {
-            Self::Changes(nights) => nights,
-            Self::Snapshot(snapshot) => vec![snapshot.changes(numbers)?],
-        };
-        nights
-            .into_iter()
-            .map(|night| numbers.apply(night))
-            .collect()
-    }
 }
 
 impl Decision {
@@ -350,38 +301,13 @@ impl Prepared {
         (store, input, changes): (&Store, VersionInput<'_>, NewTables),
     ) -> Result<Self, InferError> {
         let name = parent.manifest.fingerprint.clone();
-        let version = versions.open(&name)?;
+        let version = open(versions, &name)?;
         let version = version.ok_or_else(|| parent.is_not_kept(&layers.plan.work_dir))?;
-        if !versions.has_graph(&name, &version.record) {
-            return Err(parent.is_too_old());
-        }
-        if version.record.graph != store.meta().edges_fingerprint() {
-            return Err(parent.problem(
-                "is of another graph: the tables of [input], `seed` or the sampling have changed \
-                 since; they must be those of the first run, with changes in [input.changes] or the \
-                 tables of today in [input.snapshot]"
-                    .to_owned(),
-            ));
-        }
         let reach_plan = layers.reach_plan(&store.meta().graph);
-        let read = reach_plan.keep();
-        let has_all = |kept: &[usize]| kept.iter().zip(&read).all(|(kept, read)| kept >= read);
-        let (keep, overlay) = match &version.record.overlay {
-            None => (layers.keep(), Overlay::default()),
-            Some(kept) if has_all(kept) => (kept.clone(), versions.overlay(&name, (store, kept))?),
-            Some(_) => {
-                return Err(parent.problem(
-                    "was computed with other fan-outs than the model has; start with a run without \
-                     a parent"
-                        .to_owned(),
-                ));
-            }
-        };
-        let out = versions.out_edges(store, &keep)?;
-        let mut numbers = Numbers::of(store, input.graph, overlay)?;
-        let nights = changes.apply(&mut numbers)?;
-        let numbers = Arc::new(numbers);
-        let (reached, of_version) = reach(&numbers, nights, &out, &reach_plan)?;
+        let keeps = (&reach_plan.keep()[..], layers.keep());
+        let graph = versions.parent_graph((&parent, &version.record), store, keeps)?;
+        let keep = graph.keep.clone();
+        let reached = changes.reach((store, input.graph), graph, &reach_plan)?;
         let why = match () {
             () if input.full => Some("--full is given"),
             () if version.record.plan != layers.plan_json => {
@@ -390,47 +316,27 @@ impl Prepared {
             () => None,
         };
         let is_computed = |layer, type_idx| layers.needed.has(layer, type_idx);
+        let (reach, numbers) = (&reached.reach, &reached.numbers);
         let work = (
-            reached.work(&numbers, &reach_plan, is_computed),
-            reached.full_work(&numbers, &reach_plan, is_computed),
+            reach.work(numbers, &reach_plan, is_computed),
+            reach.full_work(numbers, &reach_plan, is_computed),
         );
         Ok(Self {
             decision: Decision::new(why.map(str::to_owned), work),
-            after: After::new(&numbers, of_version),
-            kept: VersionMeta::kept_by_child(&layers.plan.output, &parent.dir, &parent.manifest),
+            after: reached.after,
             layers,
             parent,
             version,
-            reached,
+            reached: reached.reach,
             keep,
         })
-    }
-
-    /// Checks that the kept rows are those of the outputs of which the parent keeps rows, and that
-    /// the version replaces none of these outputs.
-    fn check_kept(&self) -> Result<(), InferError> {
-        let output = &self.layers.plan.output;
-        let earlier = self.version.record.earlier.iter();
-        let expected = earlier.chain([&self.parent.manifest.fingerprint]);
-        if !expected.eq(self.kept.iter().map(|of| &of.fingerprint)) {
-            let problem = "was computed again since its rows were kept; start with a run without a \
-                           parent";
-            return Err(self.parent.problem(problem.to_owned()));
-        }
-        if self.kept.iter().any(|of| of.is_at(output)) {
-            return Err(InferError::Key {
-                key: "infer.output",
-                value: output.display().to_string(),
-                allowed: "the parent keeps rows of this output; name another one".to_owned(),
-            });
-        }
-        Ok(())
     }
 
     /// Computes the rows and writes parts, what they replace, and what the next version needs;
     /// completes the manifest.
     fn write(
         self,
+        kept: Vec<KeptOutput>,
         output: &Output,
         versions: &KeptVersions,
         manifest: &mut Manifest,
@@ -459,16 +365,21 @@ impl Prepared {
         let nodes_written: Vec<NodeIdx> = written.iter().flat_map(|of| of.nodes.clone()).collect();
         let kept = match is_full {
             true => Vec::new(),
-            false => self.kept,
+            false => kept,
         };
         let deleted = writer.deleted();
         let num_parts = written
             .last()
             .map_or(0, |of| of.first_part + of.num_parts(plan));
         if !is_full && output.committed(num_parts).is_none() {
-            let replaced = replaced(&kept, &nodes, &nodes_written, after);
+            let of_kept = KeptRowsOf {
+                outputs: &kept,
+                nodes: &nodes,
+                file: 0,
+            };
+            let replaced = of_kept.replaced(after, &nodes_written, &[]);
             let replaced = replaced.map_err(|problem| self.parent.problem(problem))?;
-            let part = write_version_part(output, &replaced, &deleted)?;
+            let part = write_version_part(output, &replaced.rows, &deleted)?;
             output.commit_part(num_parts, part)?;
         }
         let new = NewVersion {
@@ -481,7 +392,7 @@ impl Prepared {
             num_layers: num_layers - 1,
             nodes: &nodes_written,
         };
-        versions.keep(&manifest.fingerprint, after.store(), new)?;
+        keep(versions, &manifest.fingerprint, after.store(), new)?;
         manifest.parts = output.parts();
         let mut of_types = self.layers.written.iter();
         let label = of_types.find_map(|of| of.columns.prediction.clone());

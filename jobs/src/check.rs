@@ -43,19 +43,16 @@ pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
         schemas::known::remember(&job.work_dir.join(CHECKSUMS));
     }
     let (survey, pairs, prediction) = look(&job).with_context(context)?;
-    let version = version::predict(&job).with_context(context)?;
+    let versions = version::predict(&job).with_context(context)?;
     if args.json {
         let mut found = to_json(&job, (&survey, pairs.as_ref()), prediction.as_ref());
-        if let Some(version) = &version {
-            found["version"] = version.to_json();
-        }
+        versions.add_to(&mut found);
         console.emit("info", found);
     } else {
         to_lines(&job, (&survey, pairs.as_ref()), prediction.as_ref())
             .iter()
             .for_each(|line| line_out(line));
-        let lines = version.iter().flat_map(version::lines);
-        lines.for_each(|line| line_out(&line));
+        versions.lines().iter().for_each(|line| line_out(line));
     }
     Ok(())
 }

@@ -1,11 +1,10 @@
-//! `graphflat compact`: all rows of a version of embeddings in one output.
+//! `graphflat compact`: all rows of a version of embeddings or graph features in one output.
 
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
-use graphinfer::compact as compact_rows;
-use schemas::known;
 use schemas::path::{overlap, resolve};
+use schemas::{known, read_manifest};
 
 use crate::cli::CompactArgs;
 use crate::console::{Console, line_out};
@@ -52,7 +51,11 @@ fn run(args: &CompactArgs, console: &Console) -> Result<String, JobError> {
     if let Some(dir) = &work_dir {
         known::remember(&dir.join(CHECKSUMS));
     }
-    let manifest = compact_rows(&from, &to, work_dir.as_deref(), &console.progress()?)?;
+    let (work, progress) = (work_dir.as_deref(), console.progress()?);
+    let manifest = match &*read_manifest(&from)?.stage {
+        "flatten" => graphflat::compact(&from, &to, work, &progress)?,
+        _ => graphinfer::compact(&from, &to, work, &progress)?,
+    };
     let rows: u64 = manifest.parts.iter().map(|part| part.rows).sum();
     if args.json {
         let fields = serde_json::json!({ "rows": rows, "fingerprint": manifest.fingerprint });

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytesize::ByteSize;
+use graphdelta::VersionInput;
 use graphflat::{FlattenPlan, FlattenSpec, SamplePlan};
-use graphinfer::{InferContext, InferPlan, InferSpec, VersionInput};
+use graphinfer::{InferContext, InferPlan, InferSpec};
 use graphscore::{ScoreContext, ScorePlan, ScoreSpec};
 use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
 use schemas::storage::StorageOptions;
@@ -136,17 +137,27 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Returns what the version is made of that the job writes; none if it writes none.
+    /// Returns what the version of embeddings is made of that the job writes; none if it writes none.
     pub(crate) fn version(&self) -> Option<VersionInput<'_>> {
+        Some(self.version_of(self.versions.parent.as_deref()?))
+    }
+
+    /// Returns what the version of graph features is made of that the job writes; none if it writes
+    /// none.
+    pub(crate) fn flatten_version(&self) -> Option<VersionInput<'_>> {
+        Some(self.version_of(self.versions.features.as_deref()?))
+    }
+
+    fn version_of<'a>(&'a self, parent: &'a Path) -> VersionInput<'a> {
         let versions = &self.versions;
-        Some(VersionInput {
+        VersionInput {
             graph: &self.graph,
             nights: &versions.changes,
             snapshot: versions.snapshot.as_ref(),
             base: Path::new(BASE),
-            parent: versions.parent.as_ref()?,
+            parent,
             full: versions.full,
-        })
+        }
     }
 
     /// Reads and checks a job file.
@@ -303,15 +314,15 @@ impl JobSpec {
         let (flatten, stream) = match self.flatten {
             Some(spec) if is_streamed => (None, plan_stream(spec, of_graph, found)),
             Some(spec) => {
-                let plan = plan_flatten(spec, of_graph, fresh.contains(&Stage::Flatten), found);
-                (plan.map(|plan| plan.with_memory_budget(bytes)), None)
+                let kept_in = self.incremental.as_ref().map(|_| &*work_dir);
+                let of_run = (bytes, fresh.contains(&Stage::Flatten), kept_in);
+                (plan_flatten(spec, of_graph, of_run, found), None)
             }
             None => (None, None),
         };
+        let of_store = is_streamed.then(|| work_dir.join(STORE));
         let for_train = TrainContext {
-            input: written
-                .clone()
-                .or(is_streamed.then(|| work_dir.join(STORE))),
+            input: written.clone().or(of_store),
             job_seed: self.seed,
             transform: nodes.transform().filter(|_| !graph.is_typed()),
             one_hot: one_hot(&graph),
@@ -331,8 +342,8 @@ impl JobSpec {
             work_dir: work_dir.clone(),
             fresh: fresh.contains(&Stage::Infer),
         };
-        let is_fresh = fresh.contains(&Stage::Score);
-        let for_score = score_context(self.infer.as_ref(), &for_infer, &graph, (bytes, is_fresh));
+        let of_run = (bytes, fresh.contains(&Stage::Score));
+        let for_score = score_context(self.infer.as_ref(), &for_infer, &graph, of_run);
         let versions = Versions::new(self.incremental, (self.input.changes, self.input.snapshot));
         let infer = plan_infer(self.infer, for_infer, (of_graph, &versions), found);
         let score = plan_score(self.score, for_score, found);
@@ -401,15 +412,17 @@ fn plan_stream(
     plan.map_err(|errors| found.extend(errors)).ok()
 }
 
-/// Plans the flatten stage.
+/// Plans the flatten stage; `kept_in` is the working directory that keeps what versions need.
 fn plan_flatten(
     spec: FlattenSpec,
     of_graph: (&GraphPlan, usize),
-    fresh: bool,
+    (memory_budget, fresh, kept_in): (usize, bool, Option<&Path>),
     found: &mut Found,
 ) -> Option<FlattenPlan> {
     let plan = spec.into_plan_of(of_graph, Path::new(BASE), fresh);
-    plan.map_err(|errors| found.extend(errors)).ok()
+    let plan = plan.map_err(|errors| found.extend(errors)).ok()?;
+    let plan = plan.with_memory_budget(memory_budget);
+    Some(plan.with_versions_in(kept_in))
 }
 
 /// Plans the infer stage, and checks the types that it writes.

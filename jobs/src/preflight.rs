@@ -5,6 +5,7 @@ mod targets;
 use std::path::PathBuf;
 
 use gnn::{Decoder, Task};
+use graphflat::{FlattenError, check_flatten_version};
 use graphinfer::{InferPlan, Method, check_kept_model, check_kept_plan, check_version};
 use graphscore::{ScoreError, ScorePlan};
 use graphtrainer::metric::Metric;
@@ -68,6 +69,7 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     labels(job)?;
     inference(job)?;
     versions(job)?;
+    features_version(job)?;
     scoring(job)
 }
 
@@ -79,11 +81,27 @@ fn versions(job: &Job) -> Result<(), JobError> {
     match job.version() {
         // It is skipped, even if its parent is gone.
         Some(_) if is_done(job, Stage::Infer) => Ok(()),
-        Some(version) => Ok(check_version(plan, version)?),
+        Some(version) if job.brings_model() => Ok(check_version(plan, version)?),
         None if job.versions.are_kept && job.brings_model() => {
             Ok(check_kept_model(plan, &job.graph)?)
         }
-        None if job.versions.are_kept => Ok(check_kept_plan(plan, &job.graph)?),
+        _ if job.versions.are_kept => Ok(check_kept_plan(plan, &job.graph)?),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that graph features can have versions, and that a version has its parent and changes.
+fn features_version(job: &Job) -> Result<(), JobError> {
+    let flatten = job.flatten.as_ref().filter(|_| job.runs(Stage::Flatten));
+    let Some(plan) = flatten.filter(|_| job.versions.are_kept) else {
+        return Ok(());
+    };
+    graphdelta::check_graph(&job.graph).map_err(FlattenError::from)?;
+    match job
+        .flatten_version()
+        .filter(|_| !is_done(job, Stage::Flatten))
+    {
+        Some(version) => Ok(check_flatten_version(plan, &job.work_dir, version)?),
         None => Ok(()),
     }
 }

@@ -78,8 +78,9 @@ fn check_version_flags(args: &RunArgs, job: &Job) -> Result<(), JobError> {
             problem: problem.to_owned(),
         })
     };
-    if args.full && job.version().is_none() {
-        return wrong("--full", "is for versions, which have `incremental.parent`");
+    if args.full && job.version().is_none() && job.flatten_version().is_none() {
+        let problem = "is for versions, which have `incremental.parent` or `incremental.features`";
+        return wrong("--full", problem);
     }
     if args.processes.are_several() && job.versions.are_kept {
         let problem = "is for one process so far; leave out --processes and --hosts";
@@ -163,7 +164,13 @@ fn run_stage(
             let plan = job.flatten.as_ref().expect(missing);
             let store = stores.open(stage, progress)?;
             stored_splits(job, &store)?;
-            graphflat::flatten(plan, &store, progress)?
+            match job.flatten_version() {
+                Some(version) => {
+                    let of_version = (&*job.work_dir, version);
+                    graphflat::flatten_version(plan, &store, of_version, progress)?
+                }
+                None => graphflat::flatten(plan, &store, progress)?,
+            }
         }
         Stage::Train => {
             let plan = job.train.as_ref().expect(missing);

@@ -1,9 +1,9 @@
-//! `graphflat versions`: the outputs that a version of embeddings is made of.
+//! `graphflat versions`: the outputs that a version of embeddings or graph features is made of.
 
 use std::path::Path;
 
 use bytesize::ByteSize;
-use schemas::{EmbeddingsDataset, PartEntry};
+use schemas::{EmbeddingsDataset, GraphFeatureDataset, Manifest, PartEntry, read_manifest};
 use serde_json::json;
 
 use crate::cli::VersionsArgs;
@@ -23,16 +23,28 @@ struct Listed {
 ///
 /// # Errors
 ///
-/// If the directory holds no finished output of inference, or an output that it keeps is gone.
+/// If the directory holds no finished output of inference or flatten, or an output that it keeps is
+/// gone.
 pub(crate) fn versions(args: &VersionsArgs) -> anyhow::Result<()> {
     line_out(describe(args)?.trim_end());
     Ok(())
 }
 
+/// Opens an output; returns its manifest, and how many rows of each part are rows of it.
+fn rows_of_parts(dir: &Path) -> Result<(Manifest, Vec<u64>), JobError> {
+    if read_manifest(dir)?.stage == "flatten" {
+        let dataset = GraphFeatureDataset::open(dir)?;
+        let rows = (0..dataset.num_parts()).map(|part| dataset.num_rows(part));
+        return Ok((dataset.manifest().clone(), rows.collect()));
+    }
+    let dataset = EmbeddingsDataset::open(dir)?;
+    let rows = (0..dataset.num_parts()).map(|part| dataset.num_rows(part));
+    Ok((dataset.manifest().clone(), rows.collect()))
+}
+
 fn describe(args: &VersionsArgs) -> Result<String, JobError> {
     let dir = schemas::path::resolve("PATH", Path::new(""), &args.path)?;
-    let dataset = EmbeddingsDataset::open(&dir)?;
-    let manifest = dataset.manifest();
+    let (manifest, num_rows) = &rows_of_parts(&dir)?;
     let own: Vec<PartEntry> = manifest.row_parts().cloned().collect();
     let kept = manifest.version.iter().flat_map(|version| &version.kept);
     let mut listed = Vec::new();
@@ -45,9 +57,7 @@ fn describe(args: &VersionsArgs) -> Result<String, JobError> {
             path,
             fingerprint: fingerprint.clone(),
             rows: [
-                (first..first + parts.len())
-                    .map(|part| dataset.num_rows(part))
-                    .sum(),
+                num_rows[first..first + parts.len()].iter().sum(),
                 parts.iter().map(|part| part.rows).sum(),
             ],
             bytes: files.map(|file| file.bytes).sum(),

@@ -14,6 +14,7 @@
 //! The file system and HDFS rename a part into place; S3 shows an upload only when it is complete.
 
 mod committed;
+mod kept_parts;
 mod lease;
 mod lock;
 mod output;
@@ -29,11 +30,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use kept_parts::ReplacedRows;
+pub(crate) use kept_parts::{RowsPart, broken, rows_parts, write_replaced};
 pub use lock::DirLock;
 pub use output::{Opened, Output};
 pub use owner::{is_begun, refuse_foreign, refuse_taken};
 pub use part_file::PartFile;
-pub(crate) use version::{CHANGES, DELETES, REPLACED, VERSION};
+pub(crate) use version::{CHANGES, DEGREES, DELETES, REPLACED, VERSION};
 pub use version::{KeptOutput, ParentOutput, VersionMeta};
 
 use crate::columns::{GraphMeta, Split};

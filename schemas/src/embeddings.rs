@@ -17,8 +17,8 @@ use crate::as_given;
 use crate::columns::{LabelMeta, Labels};
 use crate::config::OP;
 use crate::dataset::{
-    CHANGES, FileEntry, Manifest, Output, PartEntry, REPLACED, part_name, read_manifest,
-    verify_sizes,
+    CHANGES, FileEntry, Manifest, Output, PartEntry, RowsPart, part_name, read_manifest,
+    rows_parts, verify_sizes,
 };
 use crate::error::{Result, SchemaError};
 use crate::float_pages::FloatPages;
@@ -28,7 +28,7 @@ use crate::input::PassedColumns;
 use crate::parquet_file::{Batch, TABLE_SCHEMA, TableReader, number_array};
 use crate::table_writer::{Column, Strings, TableWriter};
 
-pub use version::{DeletedNodes, ReplacedRows, write_version_part};
+pub use version::{DeletedNodes, write_version_part};
 pub use whole::{PartSizes, RowPosition};
 
 /// Metadata key of the table's schema version.
@@ -350,16 +350,6 @@ pub struct EmbeddingsDataset {
     parts: Vec<RowsPart>,
 }
 
-/// A part with rows.
-#[derive(Clone, Debug)]
-struct RowsPart {
-    /// Its output.
-    dir: PathBuf,
-    entry: PartEntry,
-    /// Rows that a version has replaced, ascending.
-    replaced: Vec<u64>,
-}
-
 impl EmbeddingsDataset {
     /// Opens a finished output of inference.
     ///
@@ -380,16 +370,10 @@ impl EmbeddingsDataset {
             });
         }
         verify_sizes(dir, &manifest.parts)?;
-        let mut parts = kept_parts(dir, &manifest)?;
-        parts.extend(manifest.row_parts().map(|entry| RowsPart {
-            dir: dir.to_owned(),
-            entry: entry.clone(),
-            replaced: Vec::new(),
-        }));
         Ok(Self {
             dir: dir.to_owned(),
+            parts: rows_parts(dir, &manifest, SCHEMA_KEY)?,
             manifest,
-            parts,
         })
     }
 
@@ -470,56 +454,6 @@ impl EmbeddingsDataset {
             true => rows,
             false => rows.without(&part.replaced),
         })
-    }
-}
-
-/// Lists the parts of earlier outputs that a version keeps; none if the output is no version.
-fn kept_parts(dir: &Path, manifest: &Manifest) -> Result<Vec<RowsPart>> {
-    let Some(version) = &manifest.version else {
-        return Ok(Vec::new());
-    };
-    let mut files = manifest.parts.iter().flat_map(|part| &part.files);
-    let table = files.find(|file| file.path == REPLACED);
-    let mut replaced = match table {
-        Some(entry) => version::read_replaced(dir, entry)?,
-        None => ReplacedRows::new(),
-    };
-    let mut parts = Vec::new();
-    for kept in &version.kept {
-        let of_output = kept.checked_dir(dir)?;
-        for entry in &kept.parts {
-            let names = entry.files.iter();
-            let mut of_part = names.map(|file| format!("{}/{}", kept.path, file.path));
-            let rows = of_part.find_map(|name| replaced.remove(&name));
-            let rows = rows.unwrap_or_default();
-            let ascend = rows.windows(2).all(|pair| pair[0] < pair[1]);
-            if !ascend || rows.last().is_some_and(|last| *last >= entry.rows) {
-                let name = &entry.name;
-                return Err(broken(
-                    dir,
-                    format!("it names a row twice or none of {name}"),
-                ));
-            }
-            parts.push(RowsPart {
-                dir: of_output.clone(),
-                entry: entry.clone(),
-                replaced: rows,
-            });
-        }
-    }
-    match replaced.pop_first() {
-        None => Ok(parts),
-        Some((name, _)) => {
-            let problem = format!("it names {name}, which is no file of the version");
-            Err(broken(dir, problem))
-        }
-    }
-}
-
-fn broken(dir: &Path, problem: String) -> SchemaError {
-    SchemaError::Broken {
-        path: dir.join(REPLACED),
-        problem,
     }
 }
 

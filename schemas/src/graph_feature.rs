@@ -12,6 +12,7 @@ mod row_batch;
 #[cfg(test)]
 mod tests;
 mod validate;
+mod version;
 mod write;
 
 pub use dataset::GraphFeatureDataset;
@@ -20,7 +21,8 @@ pub use extract::ExtractScratch;
 pub use merge::ShardBuilder;
 pub use pairs::{HardNegatives, PartPairs};
 pub use parts::{DrawParts, Neighborhoods};
-pub use write::write_part;
+pub use version::write_changed_degrees;
+pub use write::{write_changed_part, write_part};
 
 use std::ops::Range;
 

@@ -165,12 +165,11 @@ pub use config::{
 };
 pub use dataset::{
     FileEntry, KeptOutput, Manifest, Opened, Output, ParentOutput, PartEntry, PartFile,
-    SplitCounts, VersionMeta, read_manifest,
+    ReplacedRows, SplitCounts, VersionMeta, read_manifest,
 };
 pub use embeddings::{
     DeletedNodes, EmbeddingBatch, EmbeddingColumns, EmbeddingRows, EmbeddingsDataset,
-    EmbeddingsWriter, PartSizes, Precision, ReplacedRows, RowPosition, read_embedding_table,
-    write_version_part,
+    EmbeddingsWriter, PartSizes, Precision, RowPosition, read_embedding_table, write_version_part,
 };
 pub use error::{ErrorKind, Result, RowPlace, SchemaError, error_causes, error_chain};
 pub use fanout::{Fanout, FlattenMeta, HopFanouts, Layout, Sampling, keep_at_hop, use_at_layer};
@@ -178,7 +177,7 @@ pub use graph_columns::{GraphColumns, RelationColumns, TypeColumns, TypedColumns
 pub use graph_feature::{
     DenseRows, DrawParts, ExtractScratch, FeatureEdges, FeatureNodes, GraphFeature,
     GraphFeatureDataset, GraphShard, HardNegatives, Neighborhoods, PartPairs, ShardBuilder,
-    ShardEdges, ShardNodes, write_part,
+    ShardEdges, ShardNodes, write_changed_degrees, write_changed_part, write_part,
 };
 pub use ids::{IdType, Ids, hash_int};
 pub use idx::{LocalIdx, NodeIdx, Row};

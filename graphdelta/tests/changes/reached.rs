@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use graphdelta::{
-    Changes, Degrees, Night, Numbers, OutEdges, Overlay, Reach, ReachPlan, Snapshot as Whole, reach,
+    Changes, Degrees, Night, Numbers, OfStore, OutEdges, Overlay, Reach, ReachPlan,
+    Snapshot as Whole, reach,
 };
 use schemas::{ChangesSpec, GraphPlan, NodeIdx, Sampling, error_chain};
 use store::Store;
@@ -138,7 +139,7 @@ struct Case<'a> {
 impl Case<'_> {
     /// Applies the tables of nights.
     fn apply(&self, nights: &[&ChangesSpec], numbers: &mut Numbers) -> Vec<Night> {
-        let of_store = (self.sampling, &[][..]);
+        let of_store = OfStore::plain(self.sampling);
         let nights = nights.iter().map(|of| {
             let changes = Changes::read(of, self.dir, &self.graph, of_store).unwrap();
             numbers.apply(changes).unwrap()
@@ -148,7 +149,7 @@ impl Case<'_> {
 
     /// Applies what a snapshot has changed.
     fn hold(&self, tables: &ChangesSpec, numbers: &mut Numbers) -> Vec<Night> {
-        let of_store = (self.sampling, &[][..]);
+        let of_store = OfStore::plain(self.sampling);
         let whole = Whole::open(tables, self.dir, &self.graph, of_store).unwrap();
         let changes = whole.changes(numbers).unwrap();
         vec![numbers.apply(changes).unwrap()]

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
-use graphdelta::{Changes, Degrees, DeltaError, Numbers, OutEdges, Overlay, ReachPlan, reach};
+use graphdelta::{
+    Changes, Degrees, DeltaError, Numbers, OfStore, OutEdges, Overlay, ReachPlan, reach,
+};
 use schemas::{ChangesSpec, ErrorKind, Sampling, TablePath, error_chain};
 
 use crate::case::{Edge, Shape, Snapshot, build, write};
@@ -50,7 +52,12 @@ fn apply(dir: &Path, nodes: Nodes<'_>, edges: Edges<'_>) -> Result<(), DeltaErro
     let keep = vec![2];
     let store = build(&graph, &dir.join("store"), (Sampling::Uniform, &keep), 2);
     let mut all = Numbers::of(&store, &graph, Overlay::default())?;
-    let night = all.apply(Changes::read(&spec, dir, &graph, (Sampling::Uniform, &[]))?)?;
+    let night = all.apply(Changes::read(
+        &spec,
+        dir,
+        &graph,
+        OfStore::plain(Sampling::Uniform),
+    )?)?;
     let out = OutEdges::open_or_write(&store, &keep, &dir.join("out"))?;
     let plan = ReachPlan {
         hops: vec![keep.clone()],
@@ -172,7 +179,7 @@ fn tables_with_other_columns_are_refused() {
                 ..ChangesSpec::default()
             },
         };
-        let read = Changes::read(&spec, dir.path(), &graph, (Sampling::Uniform, &[]));
+        let read = Changes::read(&spec, dir.path(), &graph, OfStore::plain(Sampling::Uniform));
         let error = read.unwrap_err();
         let shown = error_chain(&error).replace(&format!("{}/", dir.path().display()), "");
         assert_eq!(shown, expected);

@@ -16,6 +16,7 @@ use crate::infer::{
     remove_left, target_list,
 };
 use crate::inner::{report, report_resumed, run_inner};
+use crate::kept_versions::keep_full;
 use crate::layer::HubRows;
 use crate::model::TypedTrained;
 use crate::plan::InferPlan;
@@ -81,7 +82,7 @@ pub(crate) fn infer(
     if let Some(versions) = versions {
         let link = |dir: &Path| checkpoints.0.link_rows(sampled.limits.len() - 1, dir);
         let kept = (&*fingerprint, &settings.plan_json);
-        versions.keep_full(kept, store, (nodes.as_deref(), link))?;
+        keep_full(&versions, kept, store, (nodes.as_deref(), link))?;
     }
     let planned = (settings.plan_json.clone(), store.manifest_input());
     let manifest = Manifest {

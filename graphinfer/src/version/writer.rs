@@ -10,56 +10,8 @@ use crate::predict::labels;
 use crate::threads::Threads;
 use crate::typed::WrittenColumns;
 use graphdelta::After;
-use schemas::{DeletedNodes, EmbeddingColumns, KeptOutput, Labels, NodeIdx, Output, ReplacedRows};
+use schemas::{DeletedNodes, EmbeddingColumns, Labels, NodeIdx, Output};
 use std::ops::Range;
-
-/// Finds the rows of earlier outputs that are no rows of the version, by file. `nodes`: those of the
-/// rows of each output; none if it has those of the store. `written`: the nodes that the version
-/// writes.
-pub(super) fn replaced(
-    kept: &[KeptOutput],
-    nodes: &[Option<Vec<NodeIdx>>],
-    written: &[NodeIdx],
-    after: &After,
-) -> Result<ReplacedRows, String> {
-    let end = after.end();
-    // The position of the latest output that has a row of the node.
-    let mut latest = vec![0u32; end];
-    let positions = || 0u32..;
-    for (at, of_output) in positions().zip(nodes) {
-        for node in of_output.iter().flatten() {
-            latest[node.index()] = at;
-        }
-    }
-    for node in written.iter().copied().chain(after.overlay().removed()) {
-        latest[node.index()] = u32::MAX;
-    }
-    let mut replaced = ReplacedRows::new();
-    for ((at, of_output), output) in positions().zip(nodes).zip(kept) {
-        let mut first = 0;
-        for part in &output.parts {
-            let rows = usize::try_from(part.rows).map_err(|e| e.to_string())?;
-            let node = |row: usize| match of_output {
-                Some(in_order) => in_order.get(first + row).copied(),
-                None => Some(NodeIdx::from_index(first + row)).filter(|node| node.index() < end),
-            };
-            let mut of_part = Vec::new();
-            for row in 0..rows {
-                let Some(node) = node(row) else {
-                    return Err(format!("has other rows than were kept of {}", output.path));
-                };
-                if latest[node.index()] != at {
-                    of_part.push(row as u64);
-                }
-            }
-            first += rows;
-            if let Some(file) = part.files.first().filter(|_| !of_part.is_empty()) {
-                replaced.insert(format!("{}/{}", output.path, file.path), of_part);
-            }
-        }
-    }
-    Ok(replaced)
-}
 
 /// The nodes of a type that a version writes.
 pub(super) struct WrittenNodes<'a> {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gnn::typed::{TypedModel, TypedModelFile, save_typed};
-use graphdelta::{After, Changes, Numbers, OutEdges, Overlay, reach};
+use graphdelta::{After, Changes, Numbers, OfStore, OutEdges, Overlay, reach};
 use graphinfer::{InferContext, InferPlan, InferSpec, KeptRows, changed_rows, infer, reach_plan};
 use schemas::{
     EmbeddingsDataset, Fanout, FlattenMeta, HopFanouts, Layout, Progress, RelationMeta, Sampling,
@@ -337,7 +337,7 @@ fn check(case: &Case, met: &mut Met) {
         let own = dir.join(format!("version-{version}"));
         let changes = tables.write(&shape, &own);
         let mut numbers = Numbers::of(&store, &graph, overlay).unwrap();
-        let changes = Changes::read(&changes, dir, &graph, (case.sampling, &[])).unwrap();
+        let changes = Changes::read(&changes, dir, &graph, OfStore::plain(case.sampling)).unwrap();
         let nights = vec![numbers.apply(changes).unwrap()];
         let (reached, of_version) =
             reach(&Arc::new(numbers.clone()), nights, &out, &limits).unwrap();

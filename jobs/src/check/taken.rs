@@ -52,7 +52,7 @@ pub(crate) fn refuse_taken(job: &Job, reads_tables: bool) -> Result<(), JobError
 struct Input {
     /// The tables.
     tables: Value,
-    /// The graph features that the job writes.
+    /// The graph features that the job writes; none if they are a version.
     graph_features: Option<String>,
     /// The neighbourhoods that streamed training draws.
     waves: Option<String>,
@@ -63,6 +63,8 @@ impl Input {
         let tables = input_fingerprint(&job.graph)?;
         let list = job.target_list()?;
         let graph_features = match &job.flatten {
+            // What a version is made of is read by its stage.
+            Some(_) if job.flatten_version().is_some() => None,
             Some(plan) => Some(plan.fingerprint(&tables, job.seed, list.as_ref())?),
             None => None,
         };

@@ -1,22 +1,56 @@
-//! Predicts what a version computes, from the kept rows and the store of its parent.
+//! Predicts what versions compute, from what is kept and the store of their parents.
 
 use std::sync::Arc;
 
+use graphflat::{FlattenDecision, predict_flatten_version};
 use graphinfer::{Decision, predict_version};
 use schemas::progress::Progress;
-use store::StoreMeta;
+use serde_json::Value;
+use store::{Store, StoreMeta};
 
 use crate::cli::Stage;
 use crate::error::JobError;
 use crate::job::Job;
 use crate::stores::needed_store;
 
-/// Predicts the version that a job writes; none if it writes none, or its store is not there.
-pub(super) fn predict(job: &Job) -> Result<Option<Decision>, JobError> {
-    let (Some(version), Some(plan)) = (job.version(), &job.infer) else {
-        return Ok(None);
+/// What the versions of a job compute; none for a stage that writes none, or whose store is not
+/// there.
+pub(super) struct Predicted {
+    features: Option<FlattenDecision>,
+    embeddings: Option<Decision>,
+}
+
+/// Predicts the versions that a job writes.
+pub(super) fn predict(job: &Job) -> Result<Predicted, JobError> {
+    let features = match (job.flatten_version(), &job.flatten) {
+        (Some(version), Some(plan)) => on_store(job, Stage::Flatten, |store| {
+            let of_version = (&*job.work_dir, version);
+            Ok(predict_flatten_version(plan, store, of_version)?)
+        })?,
+        _ => None,
     };
-    let Some(of_store) = needed_store(job, Stage::Infer)? else {
+    let embeddings = match (job.version(), &job.infer) {
+        // A model that the job trains is another one than the parent's.
+        (Some(version), Some(plan)) if job.brings_model() => {
+            on_store(job, Stage::Infer, |store| {
+                Ok(predict_version(plan, store, version)?)
+            })?
+        }
+        _ => None,
+    };
+    Ok(Predicted {
+        features,
+        embeddings,
+    })
+}
+
+/// Predicts on the store of a stage; none if it is not there.
+fn on_store<T: Send>(
+    job: &Job,
+    stage: Stage,
+    predict: impl FnOnce(&Store) -> Result<T, JobError> + Send,
+) -> Result<Option<T>, JobError> {
+    let Some(of_store) = needed_store(job, stage)? else {
         return Ok(None);
     };
     // A store of other workers would be built again.
@@ -30,12 +64,31 @@ pub(super) fn predict(job: &Job) -> Result<Option<Decision>, JobError> {
     pool.install(|| {
         let quiet: Progress = Arc::new(|_| {});
         let store = store::open_or_build(&of_store, &quiet)?;
-        Ok(Some(predict_version(plan, &store, version)?))
+        predict(&store).map(Some)
     })
 }
 
-/// Returns the lines that describe a version.
-pub(super) fn lines(version: &Decision) -> Vec<String> {
-    let lines = [version.summary()].into_iter().chain(version.lines());
-    lines.map(|line| format!("version  {line}")).collect()
+impl Predicted {
+    /// Returns the lines that describe the versions.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let features = self.features.iter().flat_map(|of| {
+            let lines = std::iter::once(of.summary()).chain(of.lines());
+            lines.map(|line| format!("features  {line}"))
+        });
+        let embeddings = self.embeddings.iter().flat_map(|of| {
+            let lines = std::iter::once(of.summary()).chain(of.lines());
+            lines.map(|line| format!("version  {line}"))
+        });
+        features.chain(embeddings).collect()
+    }
+
+    /// Adds the versions to a report.
+    pub(super) fn add_to(&self, report: &mut Value) {
+        if let Some(features) = &self.features {
+            report["features_version"] = features.to_json();
+        }
+        if let Some(embeddings) = &self.embeddings {
+            report["version"] = embeddings.to_json();
+        }
+    }
 }

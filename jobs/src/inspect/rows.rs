@@ -17,16 +17,8 @@ const ROWS_SHOWN: usize = 5;
 pub(super) fn embeddings(dir: &Path, args: &InspectArgs) -> Result<String, JobError> {
     let dataset = EmbeddingsDataset::open(dir)?;
     let mut text = heading(dataset.manifest());
-    if let Some(version) = &dataset.manifest().version {
-        let rows: u64 = (0..dataset.num_parts())
-            .map(|part| dataset.num_rows(part))
-            .sum();
-        text.push_str(&format!(
-            "version: {rows} rows in all, of {} outputs; parent {}\n",
-            version.kept.len() + 1,
-            version.parent.path
-        ));
-    }
+    let num_rows = (0..dataset.num_parts()).map(|part| dataset.num_rows(part));
+    text.push_str(&version_line(dataset.manifest(), num_rows.sum()));
     let mut nodes = Vec::new();
     let names = class_names(dataset.manifest());
     // Nodes of several types may have the same id.
@@ -77,6 +69,18 @@ pub(super) fn embeddings(dir: &Path, args: &InspectArgs) -> Result<String, JobEr
     }
 }
 
+/// Returns the line that describes a version; none if the output is no version.
+fn version_line(manifest: &Manifest, rows: u64) -> String {
+    let line = manifest.version.as_ref().map(|version| {
+        format!(
+            "version: {rows} rows in all, of {} outputs; parent {}\n",
+            version.kept.len() + 1,
+            version.parent.path
+        )
+    });
+    line.unwrap_or_default()
+}
+
 pub(super) fn graph_features(dir: &Path, args: &InspectArgs) -> Result<String, JobError> {
     let dataset = GraphFeatureDataset::open(dir)?;
     let flatten = dataset.flatten();
@@ -84,6 +88,8 @@ pub(super) fn graph_features(dir: &Path, args: &InspectArgs) -> Result<String, J
     let of_hop = |hop| fanouts(hop, relations);
     let of_hops: Vec<String> = flatten.fanouts.iter().map(of_hop).collect();
     let mut text = heading(dataset.manifest());
+    let rows = (0..dataset.num_parts()).map(|part| dataset.num_rows(part));
+    text.push_str(&version_line(dataset.manifest(), rows.sum()));
     text.push_str(&format!(
         "hops {}, fanouts {}\n",
         flatten.hops,

@@ -1,4 +1,5 @@
-//! The table `[incremental]`: versions of embeddings, and which jobs can have them.
+//! The table `[incremental]`: versions of graph features and embeddings, and which jobs can have
+//! them.
 
 use std::path::PathBuf;
 
@@ -19,6 +20,10 @@ pub(crate) struct IncrementalSpec {
     /// rows are computed from the tables of `[input]`.
     #[serde(default)]
     pub(crate) parent: Option<PathBuf>,
+    /// Output of `[flatten]` that the changes are applied to. Default: none, all targets are
+    /// flattened from the tables of `[input]`.
+    #[serde(default)]
+    pub(crate) features: Option<PathBuf>,
 }
 
 /// How a job keeps and continues versions.
@@ -26,8 +31,10 @@ pub(crate) struct IncrementalSpec {
 pub(crate) struct Versions {
     /// Whether what later versions need is kept.
     pub(crate) are_kept: bool,
-    /// The output that the changes are applied to, if the job writes a version.
+    /// The output of `[infer]` that the changes are applied to, if the job writes a version of it.
     pub(crate) parent: Option<PathBuf>,
+    /// The output of `[flatten]` that the changes are applied to, if the job writes a version of it.
+    pub(crate) features: Option<PathBuf>,
     /// What has changed since, night by night.
     pub(crate) changes: Vec<ChangesSpec>,
     /// The whole tables as they are now, in place of what has changed.
@@ -41,9 +48,12 @@ impl Versions {
         spec: Option<IncrementalSpec>,
         (changes, snapshot): (Vec<ChangesSpec>, Option<ChangesSpec>),
     ) -> Versions {
+        let are_kept = spec.is_some();
+        let spec = spec.unwrap_or_default();
         Versions {
-            are_kept: spec.is_some(),
-            parent: spec.and_then(|spec| spec.parent),
+            are_kept,
+            parent: spec.parent,
+            features: spec.features,
             changes,
             snapshot,
             full: false,
@@ -54,26 +64,16 @@ impl Versions {
 impl JobSpec {
     /// Checks `[incremental]` and `[input.changes]` against the rest of the job.
     pub(super) fn check_incremental(&self, found: &mut Found) {
-        let parent = self.incremental.as_ref().map(|of| of.parent.is_some());
         let mut wrong = |name: &str, problem: &str| found.push(key(name, problem));
         let (changes, snapshot) = (&self.input.changes, self.input.snapshot.as_ref());
-        match (parent, changes.is_empty() && snapshot.is_none()) {
-            (None, true) => return,
-            (None | Some(false), false) => {
-                let problem = match snapshot {
-                    None => "is missing; it names the output that [input.changes] are applied to",
-                    Some(_) => {
-                        "is missing; it names the output that [input.snapshot] is compared with"
-                    }
-                };
-                wrong("incremental.parent", problem);
+        let has_changes = !changes.is_empty() || snapshot.is_some();
+        if self.incremental.is_none() && !has_changes {
+            return;
+        }
+        for parent in self.parents() {
+            if let Some(problem) = parent.problem(has_changes, snapshot.is_some()) {
+                wrong(parent.key, &problem);
             }
-            (Some(true), true) => {
-                let problem = "needs [input.changes], the tables of what has changed since, or \
-                               [input.snapshot], the whole tables as they are now";
-                wrong("incremental.parent", problem);
-            }
-            (Some(_), _) => {}
         }
         if changes.iter().any(|night| night.is_empty()) {
             wrong(
@@ -93,9 +93,13 @@ impl JobSpec {
             }
         }
         let problem = match () {
-            () if self.infer.is_none() => "needs a table [infer], whose output has versions",
             () if self.input.pairs.is_some() => "cannot be used with [input.pairs] so far",
             () if self.input.graphs.is_some() => "cannot be used with [input.graphs] so far",
+            // With changes, streamed training is a mistake of its own.
+            () if has_changes && self.is_streamed() => "",
+            () if self.parents().iter().all(|parent| !parent.has_stage) => {
+                "needs a table [infer] or [flatten], whose output has versions"
+            }
             () => "",
         };
         if !problem.is_empty() {
@@ -116,14 +120,39 @@ impl JobSpec {
             );
         }
         self.check_kept_training(found);
-        if parent == Some(true) {
+        if has_changes {
             self.check_version_stages(found);
         }
     }
 
+    fn is_streamed(&self) -> bool {
+        self.train.as_ref().is_some_and(|train| train.streamed)
+    }
+
+    /// Returns the parents that the stages of the job can have.
+    fn parents(&self) -> [StageParent; 2] {
+        let spec = self.incremental.as_ref();
+        [
+            StageParent {
+                key: "incremental.parent",
+                stage: "infer",
+                has_stage: self.infer.is_some(),
+                is_given: spec.is_some_and(|of| of.parent.is_some()),
+            },
+            StageParent {
+                key: "incremental.features",
+                stage: "flatten",
+                has_stage: self.flatten.is_some() && !self.is_streamed(),
+                is_given: spec.is_some_and(|of| of.features.is_some()),
+            },
+        ]
+    }
+
     /// Checks that the rows of the model that the job trains can be kept.
     fn check_kept_training(&self, found: &mut Found) {
-        let Some(train) = &self.train else { return };
+        let (Some(train), Some(_)) = (&self.train, &self.infer) else {
+            return;
+        };
         if train.model == TypedKind::Conv(LayerKind::LightGcn) {
             let problem = "is \"lightgcn\", which reads the rows of all layers; [incremental] cannot \
                            keep them";
@@ -133,15 +162,51 @@ impl JobSpec {
 
     /// Checks that a job of changes has no stage that does not read them.
     fn check_version_stages(&self, found: &mut Found) {
-        let others = [
-            ("flatten", self.flatten.is_some()),
-            ("train", self.train.is_some()),
-            ("score", self.score.is_some()),
-        ];
-        for (name, _) in others.into_iter().filter(|(_, is_there)| *is_there) {
-            let problem = "does not read what has changed so far; with `incremental.parent` a job has \
-                           the stage [infer] alone, with `infer.model`";
-            found.push(key(name, problem));
+        if self.is_streamed() {
+            let problem = "draws neighbourhoods from the tables of [input], without what has changed \
+                           since; leave it out";
+            found.push(key("train.streamed", problem));
+        }
+        if self.score.is_some() {
+            let problem = "does not read what has changed so far; score the result of \
+                           `graphflat compact` in a job of its own";
+            found.push(key("score", problem));
+        }
+    }
+}
+
+/// The parent of a stage whose output has versions.
+#[derive(Clone, Copy)]
+struct StageParent {
+    key: &'static str,
+    stage: &'static str,
+    has_stage: bool,
+    is_given: bool,
+}
+
+impl StageParent {
+    /// Returns what is wrong with the key.
+    fn problem(&self, has_changes: bool, is_snapshot: bool) -> Option<String> {
+        let stage = self.stage;
+        match (self.has_stage, self.is_given, has_changes) {
+            (true, false, true) => {
+                let purpose = match is_snapshot {
+                    false => "that [input.changes] are applied to",
+                    true => "that [input.snapshot] is compared with",
+                };
+                Some(format!(
+                    "is missing; it names the output of [{stage}] {purpose}"
+                ))
+            }
+            (false, true, _) => Some(format!(
+                "is an output of [{stage}], but the job has no table [{stage}]; leave it out"
+            )),
+            (true, true, false) => Some(
+                "needs [input.changes], the tables of what has changed since, or [input.snapshot], \
+                 the whole tables as they are now"
+                    .to_owned(),
+            ),
+            _ => None,
         }
     }
 }

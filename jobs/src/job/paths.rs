@@ -44,8 +44,12 @@ impl JobSpec {
             paths.extend(score.model.as_mut().map(|path| ("score.model", path)));
             paths.extend(score.input.as_mut().map(|path| ("score.input", path)));
         }
-        let parent = self.incremental.as_mut().and_then(|of| of.parent.as_mut());
-        paths.extend(parent.map(|path| ("incremental.parent", path)));
+        if let Some(incremental) = &mut self.incremental {
+            let parent = incremental.parent.as_mut();
+            paths.extend(parent.map(|path| ("incremental.parent", path)));
+            let features = incremental.features.as_mut();
+            paths.extend(features.map(|path| ("incremental.features", path)));
+        }
         for (name, path) in paths {
             if let Some(resolved) = found.take(schemas::path::resolve(name, base, path)) {
                 *path = resolved;
@@ -128,8 +132,12 @@ impl JobSpec {
         }
         let train_input = self.train.as_ref().and_then(|stage| stage.input.clone());
         inputs.extend(train_input.map(|path| ("train.input".to_owned(), path)));
-        let parent = self.incremental.as_ref().and_then(|of| of.parent.clone());
-        inputs.extend(parent.map(|path| ("incremental.parent".to_owned(), path)));
+        if let Some(incremental) = &self.incremental {
+            let parent = incremental.parent.clone();
+            inputs.extend(parent.map(|path| ("incremental.parent".to_owned(), path)));
+            let features = incremental.features.clone();
+            inputs.extend(features.map(|path| ("incremental.features".to_owned(), path)));
+        }
         let model = self.infer.as_ref().and_then(|stage| stage.model.clone());
         inputs.extend(model.map(|path| ("infer.model".to_owned(), path)));
         let infer_input = self.infer.as_ref().and_then(|stage| stage.input.clone());

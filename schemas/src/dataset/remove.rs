@@ -8,8 +8,8 @@ use super::lease::is_lock_aside;
 use super::lock::OutputLock;
 use super::owner::is_ours;
 use super::{
-    ASIDE, CHANGES, DELETES, FOLDERS, LOCK, MANIFEST, MOVING, Manifest, OLD_MANIFEST, PLAN,
-    PROGRESS, PartEntry, REPLACED, SUCCESS, TABLES, load_manifest, part_name, read_json,
+    ASIDE, CHANGES, DEGREES, DELETES, FOLDERS, LOCK, MANIFEST, MOVING, Manifest, OLD_MANIFEST,
+    PLAN, PROGRESS, PartEntry, REPLACED, SUCCESS, TABLES, load_manifest, part_name, read_json,
 };
 use crate::error::{Result, error_chain};
 use crate::storage::{self, entries, remove_dir_all, remove_file};
@@ -44,6 +44,9 @@ pub(super) fn remove_output(dir: &Path) -> Result<()> {
     remove_parts(dir)?;
     // A killed run may leave this one and tables of removed nodes unlisted.
     remove_file(&dir.join(REPLACED))?;
+    for name in entries(dir)?.iter().filter(|name| is_of_degrees(name)) {
+        remove_file(&dir.join(name))?;
+    }
     for below in table_folders(dir)? {
         if below.starts_with(dir.join(CHANGES)) {
             remove_file(&below.join(DELETES))?;
@@ -119,13 +122,27 @@ pub(super) fn table_folders(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     let tables = TABLES.into_iter().chain([FOLDERS]);
     for table in tables.map(|table| dir.join(table)) {
-        for name in entries(&table)?.iter().filter(|name| !is_part(name)) {
-            let folder = table.join(name);
-            if storage::is_dir(&folder)? {
-                folders.push(folder);
+        let of_types = folders_in(&table)?;
+        if table == dir.join(CHANGES) {
+            // Changes of graph features have the tables of whole outputs.
+            for of_table in &of_types {
+                folders.extend(folders_in(of_table)?);
             }
         }
+        folders.extend(of_types);
         folders.push(table);
+    }
+    Ok(folders)
+}
+
+/// Returns the folders in a folder.
+fn folders_in(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut folders = Vec::new();
+    for name in entries(dir)?.iter().filter(|name| !is_part(name)) {
+        let folder = dir.join(name);
+        if storage::is_dir(&folder)? {
+            folders.push(folder);
+        }
     }
     Ok(folders)
 }
@@ -136,6 +153,11 @@ fn is_part(name: &str) -> bool {
         .strip_prefix("part-")
         .and_then(|rest| rest.strip_suffix(".parquet"));
     index.is_some_and(|index| index.parse().is_ok_and(|i| part_name(i)[5..] == *index))
+}
+
+/// Tells whether a file is named as a table of degrees.
+fn is_of_degrees(name: &str) -> bool {
+    name.starts_with(DEGREES) && name.ends_with(".parquet")
 }
 
 /// Removes what unfinished requests to a store leave: temporary files of HDFS, unfinished uploads

@@ -8,11 +8,15 @@ use super::{Manifest, PartEntry, read_manifest, verify_sizes};
 use crate::error::{Result, SchemaError};
 use crate::storage;
 
-/// Name of the part that holds [`REPLACED`] and [`DELETES`], and no rows.
+/// Name of the part that holds [`REPLACED`] and [`DELETES`] or [`DEGREES`], and no rows.
 pub(crate) const VERSION: &str = "version";
 
 /// Table of the rows of earlier outputs that are no rows of the version: `file` and `row`.
 pub(crate) const REPLACED: &str = "_replaced.parquet";
+
+/// Start of the names of the tables of degrees that a version of graph features has: of each type,
+/// those of nodes in rows that it keeps.
+pub(crate) const DEGREES: &str = "_degrees";
 
 /// Table of the removed nodes, beside the parts of a version. Its name follows theirs, so that readers
 /// of the folder take the columns of a part.

@@ -1,29 +1,23 @@
 //! Tables of a version of embeddings besides its rows: what it replaces and what it removes.
 
-use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, Float16Array, Float32Array};
-use arrow::array::{Int64Array, StringArray, new_null_array};
+use arrow::array::new_null_array;
+use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float16Array, Float32Array, StringArray};
 use arrow::buffer::NullBuffer;
-use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+use arrow::datatypes::{DataType, Field, Schema};
 use half::f16;
 
 use super::{EmbeddingColumns, Precision, SCHEMA_KEY, invalid};
 use crate::as_given;
 use crate::config::{DELETE, OP, UPSERT};
-use crate::dataset::{CHANGES, DELETES, FileEntry, Output, PartEntry, REPLACED, VERSION};
+use crate::dataset::{
+    CHANGES, DELETES, FileEntry, Output, PartEntry, ReplacedRows, VERSION, write_replaced,
+};
 use crate::error::Result;
 use crate::ids::Ids;
-use crate::parquet_file::{TABLE_SCHEMA, TableReader};
+use crate::parquet_file::TABLE_SCHEMA;
 use crate::table_writer::{Column, Strings, TableWriter};
-
-/// Rows of a batch.
-const ROWS: usize = 1 << 16;
-
-/// Rows of earlier outputs that a version replaces or removes, by file: `../v1/part-00000.parquet`.
-pub type ReplacedRows = BTreeMap<String, Vec<u64>>;
 
 /// The removed nodes of a type.
 #[derive(Clone, Debug)]
@@ -47,7 +41,7 @@ pub fn write_version_part(
     replaced: &ReplacedRows,
     deleted: &[DeletedNodes<'_>],
 ) -> Result<PartEntry> {
-    let mut files = vec![write_replaced(output, replaced)?];
+    let mut files = vec![write_replaced(output, replaced, SCHEMA_KEY)?];
     for of_type in deleted {
         files.push(write_deletes(output, of_type)?);
     }
@@ -63,24 +57,6 @@ fn create(output: &Output, name: &str, columns: Vec<Field>) -> Result<TableWrite
     let metadata = [(SCHEMA_KEY, TABLE_SCHEMA.to_owned())];
     let schema = Schema::new(columns);
     TableWriter::create(output, name, schema, Strings::Repeated, &metadata)
-}
-
-fn write_replaced(output: &Output, replaced: &ReplacedRows) -> Result<FileEntry> {
-    let columns = vec![
-        Field::new("file", DataType::Utf8, false),
-        Field::new("row", DataType::Int64, false),
-    ];
-    let mut table = create(output, REPLACED, columns)?;
-    for (file, of_file) in replaced {
-        for rows in of_file.chunks(ROWS) {
-            let files = rows.iter().map(|_| file);
-            let files: ArrayRef = Arc::new(StringArray::from_iter_values(files));
-            let numbers = rows.iter().map(|row| row.cast_signed());
-            let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(numbers));
-            table.write(vec![files.into(), numbers.into()])?;
-        }
-    }
-    table.finish()
 }
 
 /// Writes the removed nodes of a type.
@@ -132,33 +108,4 @@ fn ops(op: &str, num_rows: usize) -> ArrayRef {
     Arc::new(StringArray::from_iter_values(std::iter::repeat_n(
         op, num_rows,
     )))
-}
-
-/// Reads which rows of earlier outputs a version replaces; those of a file ascend.
-pub(super) fn read_replaced(dir: &Path, entry: &FileEntry) -> Result<ReplacedRows> {
-    let path = dir.join(&entry.path);
-    let reader = TableReader::open(&path, entry, SCHEMA_KEY)?;
-    let mut replaced = ReplacedRows::new();
-    reader.for_each(|batch| {
-        let columns = (batch.column("file")?, batch.column("row")?);
-        let files = columns.0.as_string_opt::<i32>();
-        let rows = columns.1.as_primitive_opt::<Int64Type>();
-        let (Some(files), Some(rows)) = (files, rows) else {
-            let [file, row] = [columns.0, columns.1].map(|column| column.data_type());
-            let found = format!("columns `file` and `row` are of types {file} and {row}");
-            return Err(batch.broken(found));
-        };
-        for row in 0..rows.len() {
-            let number = u64::try_from(rows.value(row));
-            let number = number.map_err(|_| batch.broken("a row is negative".to_owned()))?;
-            let of_file = match replaced.get_mut(files.value(row)) {
-                Some(of_file) => of_file,
-                None => replaced.entry(files.value(row).to_owned()).or_default(),
-            };
-            of_file.push(number);
-        }
-        Ok(())
-    })?;
-    replaced.values_mut().for_each(|rows| rows.sort_unstable());
-    Ok(replaced)
 }

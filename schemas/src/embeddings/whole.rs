@@ -7,9 +7,9 @@ use arrow::array::{AsArray, RecordBatch, UInt32Array};
 use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::{Float32Type, Schema, SchemaRef};
 
-use super::{EmbeddingsDataset, FOLDER, SCHEMA_KEY, broken, pages};
+use super::{EmbeddingsDataset, FOLDER, SCHEMA_KEY, pages};
 use crate::config::OP;
-use crate::dataset::{FileEntry, Output, PartEntry, part_name};
+use crate::dataset::{FileEntry, Output, PartEntry, broken, part_name};
 use crate::error::{Result, SchemaError};
 use crate::ids::Ids;
 use crate::parquet_file::{TABLE_SCHEMA, TableReader};

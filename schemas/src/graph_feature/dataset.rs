@@ -1,24 +1,32 @@
 //! Finished flatten outputs, read back in either layout.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::read::{self, PartSource};
+use super::version::NewDegrees;
 use super::{ExtractScratch, GraphFeature, GraphShard, ShardBuilder, layout};
 use crate::columns::GraphMeta;
 use crate::dataset::{
-    MANIFEST, Manifest, PartEntry, read_manifest, verify_checksums, verify_sizes,
+    MANIFEST, Manifest, PartEntry, RowsPart, read_manifest, rows_parts, verify_checksums,
+    verify_sizes,
 };
 use crate::error::{Result, SchemaError};
 use crate::fanout::{FlattenMeta, Layout};
 use crate::ids::Ids;
 
-/// A finished flatten output.
+/// A finished flatten output. The rows of a version are those of earlier outputs that it keeps, with
+/// the degrees of today, and its own.
 #[derive(Clone, Debug)]
 pub struct GraphFeatureDataset {
     dir: PathBuf,
     manifest: Manifest,
     meta: GraphMeta,
     flatten: FlattenMeta,
+    /// Those of earlier outputs first.
+    parts: Vec<RowsPart>,
+    /// Degrees in parts of earlier outputs.
+    degrees: Option<Arc<NewDegrees>>,
 }
 
 impl GraphFeatureDataset {
@@ -26,7 +34,8 @@ impl GraphFeatureDataset {
     ///
     /// # Errors
     ///
-    /// If it is not finished or of another stage, or a file has another size than the manifest says.
+    /// If it is not finished or of another stage, or a file has another size than the manifest says;
+    /// of a version also if an earlier output, of which it keeps rows, is gone.
     pub fn open(dir: &Path) -> Result<Self> {
         let manifest = read_manifest(dir)?;
         let described = manifest.graph.clone().zip(manifest.flatten.clone());
@@ -39,7 +48,8 @@ impl GraphFeatureDataset {
             });
         };
         verify_sizes(dir, &manifest.parts)?;
-        for part in &manifest.parts {
+        let parts = rows_parts(dir, &manifest, layout::SCHEMA_KEY)?;
+        for RowsPart { entry: part, .. } in &parts {
             if part.files.len() != layout::num_files(&meta, flatten.layout) {
                 let problem = format!("part {} has {} files", part.name, part.files.len());
                 return Err(SchemaError::Broken {
@@ -57,9 +67,11 @@ impl GraphFeatureDataset {
         }
         Ok(Self {
             dir: dir.to_owned(),
+            degrees: NewDegrees::read(dir, &manifest, &meta)?.map(Arc::new),
             manifest,
             meta,
             flatten,
+            parts,
         })
     }
 
@@ -69,7 +81,9 @@ impl GraphFeatureDataset {
     ///
     /// Names the first file that differs.
     pub fn verify(&self) -> Result<()> {
-        verify_checksums(&self.dir, &self.manifest.parts)
+        verify_checksums(&self.dir, &self.manifest.parts)?;
+        let mut kept = self.parts.iter().filter(|part| part.is_kept);
+        kept.try_for_each(|part| verify_checksums(&part.dir, std::slice::from_ref(&part.entry)))
     }
 
     /// Returns the manifest.
@@ -89,16 +103,37 @@ impl GraphFeatureDataset {
 
     /// Returns the number of parts.
     pub fn num_parts(&self) -> usize {
-        self.manifest.parts.len()
+        self.parts.len()
     }
 
-    /// Returns the manifest's entry of a part.
+    /// Returns the entry of a part in a manifest. If a version has replaced rows of the part,
+    /// `targets` counts those that are left.
     ///
     /// # Panics
     ///
     /// If there is no such part.
     pub fn part(&self, index: usize) -> &PartEntry {
-        &self.manifest.parts[index]
+        &self.parts[index].entry
+    }
+
+    /// Returns the number of targets of a part, or of its pairs.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such part.
+    pub fn num_rows(&self, index: usize) -> u64 {
+        let part = &self.parts[index];
+        part.entry.rows.saturating_sub(part.replaced.len() as u64)
+    }
+
+    /// Returns the rows of a part that a version has replaced, ascending; in layout `shards`, rows of
+    /// the target type's nodes.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such part.
+    pub fn replaced(&self, index: usize) -> &[u64] {
+        &self.parts[index].replaced
     }
 
     /// Reads a part of either layout as one shard.
@@ -111,12 +146,13 @@ impl GraphFeatureDataset {
     ///
     /// If there is no such part.
     pub fn read_part(&self, index: usize) -> Result<GraphShard> {
-        let path = self.dir.join(&self.part(index).files[0].path);
+        let part = &self.parts[index];
+        let path = part.dir.join(&part.entry.files[0].path);
         let shard = match self.flatten.layout {
-            Layout::Shards => read::read_shard(&self.meta, |file| self.source(index, file))?,
+            Layout::Shards => self.read_shard(index)?,
             Layout::Rows => {
                 let mut builder = ShardBuilder::new(&self.meta);
-                read::read_rows(&self.source(index, 0), |feature| builder.push(&feature))
+                self.read_rows(index, |feature| builder.push(&feature))
                     .map_err(|error| error.found_in(&path))?;
                 builder.finish()
             }
@@ -173,7 +209,7 @@ impl GraphFeatureDataset {
         let is_wanted = |ids: &Ids, at| target.is_none_or(|target| ids.display(at) == target);
         let mut features = Vec::new();
         match self.flatten.layout {
-            Layout::Rows => read::read_rows(&self.source(index, 0), |feature| {
+            Layout::Rows => self.read_rows(index, |feature| {
                 let mut roots = feature.nodes.iter().flat_map(|nodes| {
                     let roots = 0..nodes.hop_offset[1] as usize;
                     roots.map(|at| (&nodes.node_id, at))
@@ -201,10 +237,56 @@ impl GraphFeatureDataset {
         Ok(features)
     }
 
+    /// Reads a part of layout `shards`; nodes whose rows a version has replaced are no targets.
+    fn read_shard(&self, index: usize) -> Result<GraphShard> {
+        let mut shard = read::read_shard(&self.meta, |file| self.source(index, file))?;
+        let part = &self.parts[index];
+        let is_target = &mut shard.nodes[self.meta.target_type].is_target;
+        for &row in &part.replaced {
+            let row = usize::try_from(row).unwrap_or(usize::MAX);
+            let found = is_target.get_mut(row).filter(|is_target| **is_target);
+            let found = found.ok_or_else(|| SchemaError::Broken {
+                path: part.dir.join(&part.entry.files[0].path),
+                problem: format!("row {row}, which a version replaces, is no target"),
+            })?;
+            *found = false;
+        }
+        if let Some(degrees) = self.new_degrees(index) {
+            degrees.apply_to_shard(&mut shard);
+        }
+        Ok(shard)
+    }
+
+    /// Reads a part of layout `rows` row by row, without the rows that a version has replaced.
+    fn read_rows(
+        &self,
+        index: usize,
+        mut consume: impl FnMut(GraphFeature) -> Result<()>,
+    ) -> Result<()> {
+        let degrees = self.new_degrees(index);
+        let mut replaced = self.parts[index].replaced.iter().peekable();
+        read::read_rows(&self.source(index, 0), |row, mut feature| {
+            if replaced.next_if(|next| **next == row).is_some() {
+                return Ok(());
+            }
+            if let Some(degrees) = degrees {
+                degrees.apply_to_feature(&mut feature);
+            }
+            consume(feature)
+        })
+    }
+
+    /// Returns the degrees that replace those in a part.
+    fn new_degrees(&self, index: usize) -> Option<&NewDegrees> {
+        let degrees = self.degrees.as_deref();
+        degrees.filter(|_| self.parts[index].is_kept)
+    }
+
     fn source(&self, index: usize, file: usize) -> PartSource<'_> {
-        let entry = &self.manifest.parts[index].files[file];
+        let part = &self.parts[index];
+        let entry = &part.entry.files[file];
         PartSource {
-            path: self.dir.join(&entry.path),
+            path: part.dir.join(&entry.path),
             entry,
             meta: &self.meta,
             flatten: &self.flatten,

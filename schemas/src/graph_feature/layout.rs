@@ -120,6 +120,16 @@ fn push_degrees(
     }
 }
 
+/// One row a node whose degrees a version gives.
+pub(super) fn degrees_fields(meta: &GraphMeta, type_idx: usize) -> Vec<Field> {
+    let id_type = meta.types[type_idx].id_type.data_type();
+    let mut fields = vec![Field::new("id", id_type, false)];
+    push_degrees(&mut fields, meta, type_idx, |name, data_type| {
+        Field::new(name, data_type, false)
+    });
+    fields
+}
+
 /// One row a target, or a pair.
 pub(super) fn rows_schema(meta: &GraphMeta) -> Result<Schema> {
     let target = meta.target();

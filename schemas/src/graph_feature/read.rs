@@ -75,7 +75,7 @@ fn read_nodes(shard: &mut GraphShard, type_idx: usize, source: &PartSource<'_>) 
     })
 }
 
-fn append_degrees(edges: &mut ShardEdges, batch: &Batch<'_>, name: &str) -> Result<()> {
+pub(super) fn append_degrees(edges: &mut ShardEdges, batch: &Batch<'_>, name: &str) -> Result<()> {
     let counts = |column| batch.numbers::<UInt32Type>(&layout::column(name, column));
     let floats = |column| batch.numbers::<Float32Type>(&layout::column(name, column));
     edges.in_degree.extend_from_slice(counts("in_degree")?);
@@ -147,7 +147,7 @@ fn append_nodes(
     Ok(())
 }
 
-fn append_ids(ids: &mut Ids, batch: &Batch<'_>, name: &str) -> Result<()> {
+pub(super) fn append_ids(ids: &mut Ids, batch: &Batch<'_>, name: &str) -> Result<()> {
     let array = batch.column(name)?;
     let read = Ids::from_array(array.as_ref())?;
     if read.id_type() != ids.id_type() {
@@ -223,10 +223,10 @@ fn read_edges(
     Ok(())
 }
 
-/// Reads a table of layout `rows`, row by row.
+/// Reads a table of layout `rows`, row by row, with the numbers of the rows.
 pub(super) fn read_rows(
     source: &PartSource<'_>,
-    mut consume: impl FnMut(GraphFeature) -> Result<()>,
+    mut consume: impl FnMut(u64, GraphFeature) -> Result<()>,
 ) -> Result<()> {
     let (path, meta) = (&source.path, source.meta);
     source.open()?.for_each(|batch| {
@@ -236,7 +236,7 @@ pub(super) fn read_rows(
             feature
                 .validate(meta)
                 .map_err(|error| error.found_in(path))?;
-            consume(feature)?;
+            consume(batch.first_row + row as u64, feature)?;
         }
         Ok(())
     })

@@ -12,7 +12,7 @@ use super::row_batch::{RowBatch, RowOf, entries};
 use super::{GraphShard, ShardEdges, layout, pairs};
 use crate::as_given;
 use crate::columns::{FeatureMeta, Features, GraphMeta};
-use crate::dataset::{FileEntry, Output, PartEntry, part_name};
+use crate::dataset::{CHANGES, FileEntry, Output, PartEntry, part_name};
 use crate::error::{Result, SchemaError};
 use crate::fanout::{FlattenMeta, Layout};
 use crate::float_pages::FloatPages;
@@ -46,6 +46,48 @@ pub fn write_part(
     write_in_batches(output, index, shard, lent, meta, flatten, BATCH_VALUES)
 }
 
+/// Writes part `index` of a version of a flatten output, as [`write_part`] does, to the folder of
+/// changes.
+///
+/// # Errors
+///
+/// As [`write_part`].
+pub fn write_changed_part(
+    output: &Output,
+    index: usize,
+    shard: &GraphShard,
+    lent: &[Option<&dyn DenseRows>],
+    meta: &GraphMeta,
+    flatten: &FlattenMeta,
+) -> Result<PartEntry> {
+    let own: Vec<Option<OwnRows<'_>>> = shard.nodes.iter().map(OwnRows::of).collect();
+    let part = Part {
+        output,
+        index,
+        folder: Some(CHANGES),
+        shard,
+        features: features(&own, lent),
+        meta,
+        flatten,
+        batch_values: BATCH_VALUES,
+    };
+    part.write()
+}
+
+/// Returns the dense features of each type: lent, or the shard's own.
+fn features<'a>(
+    own: &'a [Option<OwnRows<'_>>],
+    lent: &[Option<&'a dyn DenseRows>],
+) -> Vec<Option<&'a dyn DenseRows>> {
+    let own = own
+        .iter()
+        .map(|rows| Some(rows.as_ref()? as &dyn DenseRows));
+    let lent = lent.iter().copied().chain(std::iter::repeat(None));
+    own.zip(lent)
+        .map(|(mine, others)| others.or(mine))
+        .collect()
+}
+
 /// Writes a part in batches of about `batch_values` values; a reader gets the same rows for any
 /// value.
 pub(super) fn write_in_batches(
@@ -58,18 +100,12 @@ pub(super) fn write_in_batches(
     batch_values: usize,
 ) -> Result<PartEntry> {
     let own: Vec<Option<OwnRows<'_>>> = shard.nodes.iter().map(OwnRows::of).collect();
-    let own = own
-        .iter()
-        .map(|rows| Some(rows.as_ref()? as &dyn DenseRows));
-    let lent = lent.iter().copied().chain(std::iter::repeat(None));
     let part = Part {
         output,
         index,
+        folder: None,
         shard,
-        features: own
-            .zip(lent)
-            .map(|(mine, others)| others.or(mine))
-            .collect(),
+        features: features(&own, lent),
         meta,
         flatten,
         batch_values,
@@ -81,6 +117,8 @@ pub(super) fn write_in_batches(
 struct Part<'a> {
     output: &'a Output,
     index: usize,
+    /// Folder of the tables; none if they are in the output itself.
+    folder: Option<&'static str>,
     shard: &'a GraphShard,
     /// By node type, dense features, lent or the shard's own.
     features: Vec<Option<&'a dyn DenseRows>>,
@@ -120,7 +158,11 @@ impl Part<'_> {
 
     fn create(&self, name: &str, schema: Schema, strings: Strings) -> Result<TableWriter> {
         let metadata = layout::metadata(self.meta, self.flatten)?;
-        TableWriter::create(self.output, name, schema, strings, &metadata)
+        let name = match self.folder {
+            Some(folder) => format!("{folder}/{name}"),
+            None => name.to_owned(),
+        };
+        TableWriter::create(self.output, &name, schema, strings, &metadata)
     }
 
     /// Ranges of rows that hold a bounded number of values, `width` a row.
@@ -293,7 +335,7 @@ impl Part<'_> {
 
 impl ShardEdges {
     /// Appends the degree columns of some nodes of type `to`.
-    fn degree_arrays(&self, nodes: Range<usize>, arrays: &mut Vec<ArrayRef>) {
+    pub(super) fn degree_arrays(&self, nodes: Range<usize>, arrays: &mut Vec<ArrayRef>) {
         let counts = |values: &Vec<u32>| number_array::<UInt32Type>(values[nodes.clone()].to_vec());
         let floats =
             |values: &Vec<f32>| number_array::<Float32Type>(values[nodes.clone()].to_vec());

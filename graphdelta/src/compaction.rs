@@ -1,0 +1,190 @@
+//! Compaction of a version: the output that is read, the one that is written, and what is kept of
+//! them.
+
+use std::path::Path;
+
+use schemas::path::overlap;
+use schemas::{Manifest, Opened, Output, SchemaError, read_manifest};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::{DeltaError, KeptVersions, VersionRecord, find_kept};
+
+/// A compaction of one output to another.
+#[derive(Debug)]
+pub struct Compaction<'a> {
+    /// The output that is read, a version or not.
+    pub from: &'a Path,
+    /// The output that is written; it keeps rows of no other one.
+    pub to: &'a Path,
+    /// Working directory in which later versions find what they need; none if there are none.
+    pub work_dir: Option<&'a Path>,
+    /// Manifest of the output that is read.
+    pub source: Manifest,
+    /// Fingerprint of the output that is written.
+    pub fingerprint: String,
+}
+
+impl<'a> Compaction<'a> {
+    /// Reads the manifest of an output. `engine` must change when the same version gives other bytes
+    /// than before.
+    ///
+    /// # Errors
+    ///
+    /// If the output is not finished.
+    pub fn new(
+        (from, to): (&'a Path, &'a Path),
+        work_dir: Option<&'a Path>,
+        engine: u32,
+    ) -> Result<Self, DeltaError> {
+        let source = read_manifest(from)?;
+        let own = json!({ "engine": engine, "compact": source.fingerprint });
+        Ok(Self {
+            from,
+            to,
+            work_dir,
+            fingerprint: schemas::xxh::fingerprint(own.to_string().as_bytes()),
+            source,
+        })
+    }
+
+    /// Returns the manifest of a compaction that is finished; the outputs that it was made of may be
+    /// gone.
+    ///
+    /// # Errors
+    ///
+    /// If the directory holds another output, or the working directory lacks what versions of the
+    /// finished one need.
+    pub fn done<R: DeserializeOwned>(&self) -> Result<Option<Manifest>, DeltaError> {
+        let done = Output::done(self.to, &self.source.stage, &self.fingerprint);
+        let Some(manifest) = done.map_err(|error| self.taken(error))? else {
+            return Ok(None);
+        };
+        let is_kept = |dir: &&Path| {
+            let record = find_kept::<R>(dir, &self.fingerprint);
+            let versions = KeptVersions::unlocked(dir);
+            record.is_some_and(|of| versions.has_graph(&self.fingerprint, &of))
+        };
+        match self.work_dir.filter(|dir| !is_kept(dir)) {
+            None => Ok(Some(manifest)),
+            Some(dir) => Err(not_kept(dir, self.to)),
+        }
+    }
+
+    /// Refuses an output that overlaps one that has rows of the version.
+    ///
+    /// # Errors
+    ///
+    /// Names that output.
+    pub fn check_apart(&self) -> Result<(), DeltaError> {
+        let version = self.source.version.iter();
+        for kept in version.flat_map(|version| &version.kept) {
+            let dir = kept.checked_dir(self.from)?;
+            if overlap(self.to, &dir) {
+                let problem = format!("it overlaps an output of the version, {}", dir.display());
+                return Err(self.wrong_output(problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// Locks the kept versions, if there is a working directory, and returns what is kept of the
+    /// output that is read.
+    ///
+    /// # Errors
+    ///
+    /// If its rows or its graph are not kept, or another run has locked the directory.
+    pub fn lock<R: DeserializeOwned>(
+        &self,
+    ) -> Result<Option<(KeptVersions, VersionRecord<R>)>, DeltaError> {
+        let Some(work_dir) = self.work_dir else {
+            return Ok(None);
+        };
+        let name = &self.source.fingerprint;
+        let record = find_kept::<R>(work_dir, name);
+        let record = record.ok_or_else(|| not_kept(work_dir, self.from))?;
+        let versions = KeptVersions::lock(work_dir)?;
+        match versions.has_graph(name, &record) {
+            true => Ok(Some((versions, record))),
+            false => Err(DeltaError::Key {
+                key: "--work-dir",
+                value: work_dir.display().to_string(),
+                allowed: format!(
+                    "it keeps the graphs of the last version and of its parent alone, not that of \
+                     {}; compact a later one",
+                    self.from.display()
+                ),
+            }),
+        }
+    }
+
+    /// Opens the output that is written.
+    ///
+    /// # Errors
+    ///
+    /// If the directory holds another output.
+    pub fn open(&self) -> Result<Opened, DeltaError> {
+        let opened = Output::open(self.to, &self.source.stage, &self.fingerprint, false);
+        opened.map_err(|error| self.taken(error))
+    }
+
+    /// Returns the error of a working directory that does not keep all rows of the output.
+    pub fn not_kept(&self) -> Option<DeltaError> {
+        self.work_dir.map(|dir| not_kept(dir, self.from))
+    }
+
+    /// Finishes the output and returns its manifest; `report` has entries besides the ones of all
+    /// compactions.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be written.
+    pub fn finish(self, output: Output, report: &[(&str, Value)]) -> Result<Manifest, DeltaError> {
+        let mut all = json!({
+            "mode": "compacted",
+            "of": { "path": self.from.to_string_lossy(), "fingerprint": self.source.fingerprint },
+        });
+        for (name, value) in report {
+            all[*name] = value.clone();
+        }
+        let manifest = Manifest {
+            fingerprint: self.fingerprint,
+            parts: output.parts(),
+            version: None,
+            report: all,
+            ..self.source
+        };
+        output.finish(&manifest)?;
+        Ok(manifest)
+    }
+
+    /// Names the argument in place of the key of a job.
+    fn taken(&self, error: SchemaError) -> DeltaError {
+        match error {
+            SchemaError::OutputTaken { .. } => self.wrong_output(
+                "it holds another output or other files; name another directory".to_owned(),
+            ),
+            other => other.into(),
+        }
+    }
+
+    fn wrong_output(&self, problem: String) -> DeltaError {
+        DeltaError::Key {
+            key: "--output",
+            value: self.to.display().to_string(),
+            allowed: problem,
+        }
+    }
+}
+
+/// Returns the error of a working directory that lacks what versions of an output need.
+fn not_kept(work_dir: &Path, output: &Path) -> DeltaError {
+    DeltaError::Key {
+        key: "--work-dir",
+        value: work_dir.display().to_string(),
+        allowed: format!(
+            "it does not keep all rows of {}; name the `work_dir` of the job that wrote it",
+            output.display()
+        ),
+    }
+}

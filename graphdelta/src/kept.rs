@@ -1,0 +1,412 @@
+//! What later versions need of earlier ones, in the working directory: changes of the graph, and
+//! the nodes of the rows of each output. A stage may keep more beside it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, UInt32Array};
+use arrow::datatypes::UInt32Type;
+use schemas::dataset::DirLock;
+use schemas::xxh::{file_checksum, fingerprint as hash};
+use schemas::{ColumnMeta, FileEntry, NodeIdx};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use store::arrow_file::{self, append, map_batches};
+use store::{Store, StoreCause, StoreError};
+
+use crate::{DeltaError, OutEdges, Overlay, Parent};
+
+/// Name of the directory of kept versions in the working directory.
+const VERSIONS: &str = "versions";
+
+const RECORD: &str = "version.json";
+const OVERLAY: &str = "overlay";
+const NODES: &str = "nodes.arrow";
+
+/// Name of the directory in which a version is written before it gets its name.
+const UNFINISHED: &str = "unfinished";
+
+/// Name of a directory that is being removed.
+const REMOVED: &str = "removed";
+
+/// The kept versions of a working directory.
+#[derive(Debug)]
+pub struct KeptVersions {
+    dir: PathBuf,
+    /// None if nothing is written.
+    _lock: Option<DirLock>,
+}
+
+/// What is kept of a version; `version.json`. `R` is what its stage keeps besides.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VersionRecord<R> {
+    /// Fingerprint of the nodes and edges of the store, which numbers follow from.
+    pub graph: String,
+    /// Columns of the store's features; none if all are numbers without gaps, or nodes have types.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<ColumnMeta>,
+    /// By type, columns of the store's features; none if nodes have no types.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns_of_types: Vec<Vec<ColumnMeta>>,
+    /// Fingerprint of the parent; none if the version has none.
+    #[serde(default)]
+    pub parent: Option<String>,
+    /// The plan by which its rows were computed.
+    pub plan: Value,
+    /// Fingerprints of the earlier versions whose rows are its rows too, oldest first.
+    pub earlier: Vec<String>,
+    /// Nodes of the rows of its output, in their order; none: the nodes of the store.
+    pub nodes: Option<FileEntry>,
+    /// In-edges of a node that its changes of the graph hold; none if it has no changes.
+    pub overlay: Option<Vec<usize>>,
+    /// What the stage keeps besides.
+    #[serde(flatten)]
+    pub of_stage: R,
+}
+
+/// Nothing besides the graph and the nodes of the rows.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct NoRows {}
+
+/// The graph of a parent, as the next changes find it.
+#[derive(Debug)]
+pub struct ParentGraph {
+    /// In-edges of a node that its changes hold, and those of the next version.
+    pub keep: Vec<usize>,
+    /// What changes have made of the store.
+    pub overlay: Overlay,
+    /// The out-edges of the store.
+    pub out: OutEdges,
+}
+
+impl<R> VersionRecord<R> {
+    /// Returns the record of a version that has the graph of a store, and no changes or listed
+    /// nodes yet.
+    pub fn new(store: &Store, plan: &Value, of_stage: R) -> Self {
+        let meta = store.meta();
+        let columns = meta.graph.types.iter().map(|of| of.columns.clone());
+        let columns: Vec<_> = columns.collect();
+        let (columns, columns_of_types) = match meta.graph.is_typed() {
+            true => (Vec::new(), columns),
+            false => (columns.concat(), Vec::new()),
+        };
+        Self {
+            graph: meta.edges_fingerprint(),
+            columns,
+            columns_of_types,
+            parent: None,
+            plan: plan.clone(),
+            earlier: Vec::new(),
+            nodes: None,
+            overlay: None,
+            of_stage,
+        }
+    }
+
+    /// Returns the columns of the store's features, by type.
+    pub fn columns(&self) -> Vec<&[ColumnMeta]> {
+        match &self.columns_of_types[..] {
+            [] => vec![&self.columns],
+            of_types => of_types.iter().map(|of| &of[..]).collect(),
+        }
+    }
+}
+
+fn read_record<R: DeserializeOwned>(dir: &Path) -> Option<VersionRecord<R>> {
+    let text = std::fs::read(dir.join(RECORD)).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Finds what is kept of a version in a working directory, if all earlier ones that it needs are
+/// kept too.
+pub fn find_kept<R: DeserializeOwned>(
+    work_dir: &Path,
+    fingerprint: &str,
+) -> Option<VersionRecord<R>> {
+    let versions = KeptVersions::unlocked(work_dir);
+    let record = versions.record::<R>(fingerprint)?;
+    let is_kept = |name: &String| versions.record::<NoRows>(name).is_some();
+    record.earlier.iter().all(is_kept).then_some(record)
+}
+
+/// Returns the name of the directory of a version.
+fn folder(fingerprint: &str) -> String {
+    fingerprint.replace(':', "-")
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> DeltaError + use<> {
+    let path = path.to_owned();
+    move |source| DeltaError::Io {
+        action,
+        path,
+        source,
+    }
+}
+
+impl KeptVersions {
+    /// Locks the kept versions of a working directory.
+    ///
+    /// # Errors
+    ///
+    /// If another run has locked them, or the directory cannot be written.
+    pub fn lock(work_dir: &Path) -> Result<Self, DeltaError> {
+        let dir = work_dir.join(VERSIONS);
+        std::fs::create_dir_all(&dir).map_err(failed("create", &dir))?;
+        let lock = DirLock::take(&dir)?;
+        Ok(Self {
+            dir,
+            _lock: Some(lock),
+        })
+    }
+
+    /// Returns the kept versions of a working directory for reading.
+    pub fn unlocked(work_dir: &Path) -> Self {
+        Self {
+            dir: work_dir.join(VERSIONS),
+            _lock: None,
+        }
+    }
+
+    /// Returns the working directory.
+    pub fn work_dir(&self) -> &Path {
+        self.dir
+            .parent()
+            .expect("it is a folder of the working directory")
+    }
+
+    /// Returns the directory of a version.
+    pub fn path(&self, fingerprint: &str) -> PathBuf {
+        self.dir.join(folder(fingerprint))
+    }
+
+    /// Returns what is kept of a version; none if nothing is.
+    pub fn record<R: DeserializeOwned>(&self, fingerprint: &str) -> Option<VersionRecord<R>> {
+        read_record(&self.path(fingerprint))
+    }
+
+    /// Returns the out-edges of a store, which are written once: those of the first `keep` in-edges
+    /// of each node and relation.
+    ///
+    /// # Errors
+    ///
+    /// As [`OutEdges::open_or_write`].
+    pub fn out_edges(&self, store: &Store, keep: &[usize]) -> Result<OutEdges, DeltaError> {
+        let of_store = folder(&store.meta().fingerprint);
+        let of_keep = folder(&hash(format!("{keep:?}").as_bytes()));
+        let dir = self.dir.join(format!("out-edges-{of_store}-{of_keep}"));
+        OutEdges::open_or_write(store, keep, &dir)
+    }
+
+    /// Tells whether the graph of a version is kept, so that changes can be applied to it.
+    pub fn has_graph<R>(&self, fingerprint: &str, record: &VersionRecord<R>) -> bool {
+        record.overlay.is_none() || self.path(fingerprint).join(OVERLAY).exists()
+    }
+
+    /// Opens the graph of a parent, to apply changes to it. `read` are the in-edges of a node that
+    /// the next version reads; `keep`, those that are kept if the parent has no changes.
+    ///
+    /// # Errors
+    ///
+    /// If the graph is not kept any more, is that of other tables, or has fewer in-edges.
+    pub fn parent_graph<R>(
+        &self,
+        (parent, record): (&Parent, &VersionRecord<R>),
+        store: &Store,
+        (read, keep): (&[usize], Vec<usize>),
+    ) -> Result<ParentGraph, DeltaError> {
+        let name = &parent.manifest.fingerprint;
+        if !self.has_graph(name, record) {
+            return Err(parent.problem(
+                "cannot be continued: `work_dir` keeps the graphs of the last version and of its \
+                 parent alone; name a later parent, or start with a run without a parent",
+            ));
+        }
+        if record.graph != store.meta().edges_fingerprint() {
+            return Err(parent.problem(
+                "is of another graph: the tables of [input], `seed` or the sampling have changed \
+                 since; they must be those of the first run, with changes in [input.changes] or the \
+                 tables of today in [input.snapshot]",
+            ));
+        }
+        let has_all = |kept: &[usize]| kept.iter().zip(read).all(|(kept, read)| kept >= read);
+        let (keep, overlay) = match &record.overlay {
+            None => (keep, Overlay::default()),
+            Some(kept) if has_all(kept) => {
+                let dir = self.path(name).join(OVERLAY);
+                (kept.clone(), Overlay::read(store, kept, &dir)?)
+            }
+            Some(_) => {
+                return Err(parent.problem(
+                    "was computed with other fan-outs; start with a run without a parent",
+                ));
+            }
+        };
+        Ok(ParentGraph {
+            out: self.out_edges(store, &keep)?,
+            keep,
+            overlay,
+        })
+    }
+
+    /// Returns an empty directory for a version, which [`Self::finish`] names.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn begin(&self) -> Result<PathBuf, DeltaError> {
+        let dir = self.dir.join(UNFINISHED);
+        if dir.exists() {
+            std::fs::remove_dir_all(&dir).map_err(failed("remove", &dir))?;
+        }
+        std::fs::create_dir(&dir).map_err(failed("create", &dir))?;
+        Ok(dir)
+    }
+
+    /// Writes the record of the unfinished version and gives it its name.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn finish<R: Serialize>(
+        &self,
+        fingerprint: &str,
+        record: &VersionRecord<R>,
+    ) -> Result<(), DeltaError> {
+        let (from, to) = (self.dir.join(UNFINISHED), self.path(fingerprint));
+        let path = from.join(RECORD);
+        let text = serde_json::to_vec_pretty(record).expect("a record is plain data");
+        std::fs::write(&path, text).map_err(failed("write", &path))?;
+        if to.exists() {
+            std::fs::remove_dir_all(&to).map_err(failed("remove", &to))?;
+        }
+        std::fs::rename(&from, &to).map_err(failed("rename", &from))
+    }
+
+    /// Puts the changes of the graph of a version into the directory of another one.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be linked or copied.
+    pub fn link_overlay(&self, fingerprint: &str, dir: &Path) -> Result<(), DeltaError> {
+        let (from, to) = (self.path(fingerprint).join(OVERLAY), dir.join(OVERLAY));
+        std::fs::create_dir(&to).map_err(failed("create", &to))?;
+        for entry in std::fs::read_dir(&from).map_err(failed("read", &from))? {
+            let entry = entry.map_err(failed("read", &from))?;
+            link(&entry.path(), &to.join(entry.file_name()))?;
+        }
+        Ok(())
+    }
+
+    /// Removes what no later version needs of the ancestors of a version, apart from its parent:
+    /// their graphs, and the rows of those that no other version keeps.
+    ///
+    /// # Errors
+    ///
+    /// If a directory cannot be read or removed.
+    pub fn remove_old(&self, fingerprint: &str) -> Result<(), DeltaError> {
+        let parent_of = |name: &String| self.record::<NoRows>(name)?.parent;
+        let parent = parent_of(&fingerprint.to_owned());
+        let mut old: Vec<String> = Vec::new();
+        let mut next = parent.as_ref().and_then(parent_of);
+        while let Some(name) = next.filter(|name| !old.contains(name)) {
+            next = parent_of(&name);
+            old.push(name);
+        }
+        let folders: BTreeSet<String> = old.iter().map(|name| folder(name)).collect();
+        let mut needed = BTreeSet::new();
+        let entries = std::fs::read_dir(&self.dir).map_err(failed("read", &self.dir))?;
+        for entry in entries {
+            let entry = entry.map_err(failed("read", &self.dir))?;
+            if !folders.contains(&*entry.file_name().to_string_lossy()) {
+                let record = read_record::<NoRows>(&entry.path());
+                needed.extend(record.into_iter().flat_map(|record| record.earlier));
+            }
+        }
+        // The oldest first: the others lead to it.
+        for name in old.iter().rev() {
+            match needed.contains(name) {
+                true => self.remove(&self.path(name).join(OVERLAY))?,
+                false => self.remove(&self.path(name))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a directory, if it is there; readers see all of it or nothing.
+    fn remove(&self, dir: &Path) -> Result<(), DeltaError> {
+        let to = self.dir.join(REMOVED);
+        if to.exists() {
+            std::fs::remove_dir_all(&to).map_err(failed("remove", &to))?;
+        }
+        if dir.exists() {
+            std::fs::rename(dir, &to).map_err(failed("rename", dir))?;
+            std::fs::remove_dir_all(&to).map_err(failed("remove", &to))?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes the changes of the graph of a version to its directory.
+///
+/// # Errors
+///
+/// If they cannot be written.
+pub fn write_overlay(
+    dir: &Path,
+    store: &Store,
+    (overlay, keep): (&Overlay, &[usize]),
+) -> Result<(), DeltaError> {
+    overlay.write(store, keep, &dir.join(OVERLAY))
+}
+
+/// Puts a file into another directory, without a copy where it can.
+///
+/// # Errors
+///
+/// If it can neither be linked nor copied.
+pub fn link(from: &Path, to: &Path) -> Result<(), DeltaError> {
+    std::fs::hard_link(from, to)
+        .or_else(|_| std::fs::copy(from, to).map(drop))
+        .map_err(failed("link", to))
+}
+
+/// Writes the nodes of the rows of an output to the directory of its version.
+///
+/// # Errors
+///
+/// If the file cannot be written.
+pub fn write_nodes(dir: &Path, nodes: &[NodeIdx]) -> Result<FileEntry, DeltaError> {
+    let numbers = UInt32Array::from_iter_values(nodes.iter().map(|node| node.raw()));
+    let numbers: ArrayRef = Arc::new(numbers);
+    let mut file = None;
+    let batch = arrow_file::batch(vec![("node", numbers)]);
+    append(&mut file, &dir.join(NODES), &batch)?;
+    Ok(file.expect("a batch was written").finish()?)
+}
+
+/// Reads the nodes of the rows of an output from the directory of its version.
+///
+/// # Errors
+///
+/// If the file was changed or cannot be read.
+pub fn read_nodes(dir: &Path, entry: &FileEntry) -> Result<Vec<NodeIdx>, DeltaError> {
+    let path = dir.join(&entry.path);
+    let damaged = |what: &str| StoreError::File {
+        verb: "read",
+        path: path.clone(),
+        source: StoreCause::Damaged(what.to_owned()),
+    };
+    if file_checksum(&path)? != entry.checksum {
+        return Err(damaged("it was changed since it was written").into());
+    }
+    let mut nodes = Vec::new();
+    for batch in map_batches(&path)? {
+        let column = batch.column_by_name("node");
+        let numbers = column.and_then(arrow_file::column::<UInt32Type>);
+        let numbers = numbers.ok_or_else(|| damaged("a column is missing"))?;
+        nodes.extend_from_slice(NodeIdx::slice(&numbers));
+    }
+    Ok(nodes)
+}

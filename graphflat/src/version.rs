@@ -1,0 +1,716 @@
+//! A version of graph features: the neighbourhoods that changes reach are assembled and written,
+//! all others stay in the outputs of earlier versions.
+
+mod assembly;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use assembly::Assembly;
+use cluster::open_output;
+use graphdelta::{
+    After, Changes, Degrees, DeltaError, GoneRow, KeptRowsOf, KeptVersions, LabelsOf, NoRows,
+    OfStore, Parent, Reach, ReachPlan, Snapshot, VersionInput, VersionRecord, find_kept,
+    named_parent, read_nodes, write_nodes, write_overlay,
+};
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use schemas::progress::{Event, Progress};
+use schemas::{
+    DenseRows, FlattenMeta, GraphFeatureDataset, GraphMeta, IdListPlan, KeptOutput, Manifest,
+    NodeIdx, Opened, Output, ParentOutput, Split, VersionMeta, error_chain, keep_at_hop,
+    write_changed_degrees, write_changed_part, write_part,
+};
+use serde_json::{Value, json};
+use store::Store;
+
+use crate::flatten::meta_of;
+use crate::{FlattenError, FlattenPlan, Parts, SamplePlan, Targets, targets};
+
+/// If changes reach more than this share of the targets, in percent, a version keeps no row of its
+/// parent: it costs hardly more, and the next ones need no earlier output.
+const REACHED_MAX: u64 = 90;
+
+/// How a version is computed.
+#[derive(Clone, Debug)]
+pub struct FlattenDecision {
+    /// Why all targets are flattened; none if only those that changes reach.
+    pub full: Option<String>,
+    /// Targets that changes reach, and all of them.
+    pub targets: [u64; 2],
+    /// Nodes whose neighbourhoods of 0, 1, ... hops differ.
+    pub hops: Vec<u64>,
+    /// Bytes that the reached targets take, if they take as many as those of the parent.
+    pub bytes: u64,
+}
+
+/// A version before its rows are written.
+struct Prepared<'a> {
+    plan: &'a FlattenPlan,
+    /// The description of the tables.
+    meta: GraphMeta,
+    parent: Parent,
+    record: VersionRecord<NoRows>,
+    /// Nodes of the rows of each output that the parent has rows of, its own last.
+    nodes: Vec<Option<Vec<NodeIdx>>>,
+    after: After,
+    /// In-edges of a node that the overlay has at most.
+    keep: Vec<usize>,
+    /// Targets whose rows are written.
+    written: Vec<NodeIdx>,
+    /// Other nodes of rows of earlier outputs that are no targets any more.
+    left_out: Vec<NodeIdx>,
+    decision: FlattenDecision,
+}
+
+/// Checks parent and tables of a version before any work; reads no rows.
+///
+/// # Errors
+///
+/// If the parent is no finished output of flatten, or nothing is kept of it, or a table of changes
+/// or of a snapshot is missing or has other columns.
+pub fn check_flatten_version(
+    plan: &FlattenPlan,
+    work_dir: &Path,
+    input: VersionInput<'_>,
+) -> Result<(), FlattenError> {
+    let parent = open_parent(input.parent)?;
+    let found = find_kept::<NoRows>(work_dir, &parent.manifest.fingerprint);
+    let record = found.ok_or_else(|| parent.is_not_kept(work_dir))?;
+    let (columns, meta) = (record.columns(), graph_of(&parent));
+    let of_store = OfStore {
+        sampling: plan.sample.sampling,
+        columns: &columns,
+        labels: Some(LabelsOf::target(meta)),
+    };
+    if let Some(tables) = input.snapshot {
+        Snapshot::open(tables, input.base, input.graph, of_store)?;
+    }
+    let mut nights = input.nights.iter();
+    nights.try_for_each(|night| Changes::check(night, input.base, input.graph, of_store))?;
+    Ok(())
+}
+
+/// Predicts what a version writes.
+///
+/// # Errors
+///
+/// As [`flatten_version`]; nothing is written, except out-edges that are missing.
+pub fn predict_flatten_version(
+    plan: &FlattenPlan,
+    store: &Store,
+    (work_dir, input): (&Path, VersionInput<'_>),
+) -> Result<FlattenDecision, FlattenError> {
+    let parent = open_parent(input.parent)?;
+    // A run may hold the lock; it changes no file that is read here.
+    let versions = KeptVersions::unlocked(work_dir);
+    Ok(Prepared::new(plan, parent, &versions, (store, input))?.decision)
+}
+
+/// Applies changes to the graph of the parent, flattens the targets that they reach, commits them as
+/// a version and returns its manifest.
+///
+/// The neighbourhoods are those of a full run on the changed tables, bit for bit.
+///
+/// # Errors
+///
+/// If a change cannot be applied, before anything is written: names file and row; if nothing is kept
+/// of the parent or it is one of another graph; if the output or the working directory cannot be
+/// written.
+pub fn flatten_version(
+    plan: &FlattenPlan,
+    store: &Store,
+    (work_dir, input): (&Path, VersionInput<'_>),
+    progress: &Progress,
+) -> Result<Manifest, FlattenError> {
+    store.cluster().set_phase("flatten, its start");
+    let parent = open_parent(input.parent);
+    // A finished version is skipped, even if its parent is gone.
+    let of_parent = match &parent {
+        Ok(parent) => Some(parent.manifest.fingerprint.clone()),
+        Err(_) => named_parent(&plan.output, input.parent),
+    };
+    let Some(of_parent) = of_parent else {
+        return Err(parent.expect_err("an open parent has a fingerprint"));
+    };
+    let mut identity = json!({
+        "flatten": fingerprint(plan, store)?,
+        "changes": input.read(store, true)?.fingerprints()?,
+        "parent": of_parent,
+    });
+    if input.full {
+        // Its rows are the same, but it keeps none of its parent.
+        identity["full"] = json!(true);
+    }
+    let own = schemas::xxh::fingerprint(identity.to_string().as_bytes());
+    if !plan.fresh
+        && let Some(manifest) = Output::done(&plan.output, "flatten", &own)?
+    {
+        if let Err(error) = GraphFeatureDataset::open(&plan.output) {
+            tracing::warn!("the version is finished, but {}", error_chain(&error));
+        }
+        return Ok(manifest);
+    }
+    let parent = parent?;
+    let versions = KeptVersions::lock(work_dir)?;
+    let prepared = Prepared::new(plan, parent, &versions, (store, input))?;
+    let named = (&*plan.output, "flatten.output");
+    let kept = prepared
+        .parent
+        .kept_outputs(&prepared.record.earlier, named)?;
+    prepared.decision.report(progress);
+    let opened = (&*plan.output, "flatten", &*own);
+    let output = match open_output::<FlattenError>(store.cluster(), opened, plan.fresh)? {
+        Opened::Done(manifest) => return Ok(*manifest),
+        Opened::Open(output) => output,
+    };
+    let mut input_json = store.manifest_input();
+    for name in ["changes", "parent"] {
+        input_json[name] = identity[name].clone();
+    }
+    let planned = (plan.settings(), input_json);
+    let mut manifest = Manifest::new("flatten", own.clone(), planned, store.meta().seed);
+    prepared.write(kept, &output, &versions, &mut manifest)?;
+    output.finish(&manifest)?;
+    if let Err(error) = versions.remove_old(&own) {
+        // The next version tries again.
+        tracing::warn!("{}", error_chain(&error));
+    }
+    Ok(manifest)
+}
+
+/// Keeps what versions of a full run need: the targets of its parts.
+pub(crate) struct KeepFull {
+    versions: KeptVersions,
+}
+
+impl KeepFull {
+    /// Locks the kept versions, and writes the out-edges that the next one needs; none if the plan
+    /// keeps no versions.
+    pub(crate) fn start(plan: &FlattenPlan, store: &Store) -> Result<Option<Self>, FlattenError> {
+        let Some(work_dir) = &plan.kept_in else {
+            return Ok(None);
+        };
+        let versions = KeptVersions::lock(work_dir)?;
+        versions.out_edges(store, &plan.sample.reach_plan().keep())?;
+        Ok(Some(Self { versions }))
+    }
+
+    /// Keeps a run with these parts.
+    pub(crate) fn finish(
+        &self,
+        (plan, fingerprint): (&FlattenPlan, &str),
+        store: &Store,
+        parts: &Parts<NodeIdx>,
+    ) -> Result<(), FlattenError> {
+        let dir = self.versions.begin()?;
+        let mut nodes = Vec::new();
+        for part in parts.iter() {
+            let first = nodes.len();
+            nodes.extend_from_slice(part);
+            nodes[first..].sort_unstable();
+        }
+        let of_plan = kept_plan(plan, store)?;
+        let record = VersionRecord {
+            nodes: Some(write_nodes(&dir, &nodes)?),
+            ..VersionRecord::new(store, &of_plan, NoRows::default())
+        };
+        Ok(self.versions.finish(fingerprint, &record)?)
+    }
+}
+
+/// Checks that a finished output has what its versions need, if any are planned.
+pub(crate) fn check_kept(plan: &FlattenPlan, fingerprint: &str) -> Result<(), FlattenError> {
+    let is_kept = |dir: &Path| find_kept::<NoRows>(dir, fingerprint).is_some();
+    match &plan.kept_in {
+        Some(work_dir) if !is_kept(work_dir) => Err(FlattenError::NotKept {
+            output: plan.output.clone(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Opens the parent of a version.
+fn open_parent(dir: &Path) -> Result<Parent, FlattenError> {
+    let dataset = GraphFeatureDataset::open(dir)?;
+    Ok(Parent {
+        dir: dir.to_owned(),
+        manifest: dataset.manifest().clone(),
+    })
+}
+
+/// Returns the description of a parent's tables.
+fn graph_of(parent: &Parent) -> &GraphMeta {
+    let graph = parent.manifest.graph.as_ref();
+    graph.expect("opening checked it")
+}
+
+/// Returns the settings that the rows depend on; a list of targets by its content.
+fn kept_plan(plan: &FlattenPlan, store: &Store) -> Result<Value, FlattenError> {
+    let mut settings = plan.settings();
+    if let Some(list) = target_list(plan, store)? {
+        settings["targets"] = list.fingerprint()?.into();
+    }
+    Ok(settings)
+}
+
+fn target_list(plan: &FlattenPlan, store: &Store) -> Result<Option<IdListPlan>, FlattenError> {
+    match &plan.sample.targets {
+        Targets::Listed(path) => Ok(Some(targets::list_plan(path, store)?)),
+        _ => Ok(None),
+    }
+}
+
+fn fingerprint(plan: &FlattenPlan, store: &Store) -> Result<String, FlattenError> {
+    let list = target_list(plan, store)?;
+    plan.fingerprint(&store.meta().input, store.meta().seed, list.as_ref())
+}
+
+impl SamplePlan {
+    /// Returns the in-edges that the hops of a sample read.
+    fn reach_plan(&self) -> ReachPlan {
+        let relations = self.fanouts.first().map_or(0, |hop| hop.as_ref().len());
+        let hops = (0..self.fanouts.len()).map(|hop| {
+            let limits = (0..relations).map(|relation| keep_at_hop(&self.fanouts, relation, hop));
+            limits.collect()
+        });
+        ReachPlan {
+            hops: hops.collect(),
+            layers: Vec::new(),
+            degrees: Degrees::None,
+            weights: false,
+            hub_edges: usize::MAX,
+        }
+    }
+}
+
+impl FlattenDecision {
+    /// Returns the share of the targets that the changes reach, in percent.
+    fn percent(&self) -> u64 {
+        100 * self.targets[0] / self.targets[1].max(1)
+    }
+
+    /// Returns how the version is computed, in a few words.
+    pub fn summary(&self) -> String {
+        match &self.full {
+            None => "incremental: the changed neighbourhoods are flattened".to_owned(),
+            Some(why) => format!("full: all targets are flattened, because {why}"),
+        }
+    }
+
+    /// Returns a line for the targets and one for each hop.
+    pub fn lines(&self) -> Vec<String> {
+        let [reached, all] = self.targets;
+        let targets = format!("{reached} of {all} targets, about {} bytes", self.bytes);
+        let hops = self.hops.iter().enumerate();
+        let hops = hops.map(|(hop, nodes)| match hop {
+            0 => format!("hop 0: {nodes} nodes are new or have other features"),
+            hop => format!("hop {hop}: {nodes} nodes have other neighbourhoods of {hop} hops"),
+        });
+        std::iter::once(targets).chain(hops).collect()
+    }
+
+    /// Returns the decision as an entry of a report.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "mode": if self.full.is_some() { "full" } else { "incremental" },
+            "why_full": self.full,
+            "reached": { "targets": self.targets[0], "hops": self.hops, "bytes": self.bytes },
+            "all": { "targets": self.targets[1] },
+        })
+    }
+
+    fn report(&self, progress: &Progress) {
+        progress(&Event {
+            stage: "flatten",
+            phase: "plan".to_owned(),
+            done: 0,
+            total: 0,
+            message: Some(format!("{}; {}", self.summary(), self.lines().join("; "))),
+            fields: self.to_json(),
+        });
+    }
+}
+
+impl<'a> Prepared<'a> {
+    /// Applies the changes and finds what they reach.
+    fn new(
+        plan: &'a FlattenPlan,
+        parent: Parent,
+        versions: &KeptVersions,
+        (store, input): (&Store, VersionInput<'_>),
+    ) -> Result<Self, FlattenError> {
+        let name = parent.manifest.fingerprint.clone();
+        let not_kept = || parent.is_not_kept(versions.work_dir());
+        let record: VersionRecord<NoRows> = versions.record(&name).ok_or_else(not_kept)?;
+        let mut nodes = Vec::new();
+        for earlier in record.earlier.iter().chain([&name]) {
+            let of_output = versions.record::<NoRows>(earlier).ok_or_else(not_kept)?;
+            let entry = of_output.nodes.as_ref().ok_or_else(not_kept)?;
+            nodes.push(Some(read_nodes(&versions.path(earlier), entry)?));
+        }
+        let reach_plan = plan.sample.reach_plan();
+        let read = reach_plan.keep();
+        let graph = versions.parent_graph((&parent, &record), store, (&read, read.clone()))?;
+        let keep = graph.keep.clone();
+        let changes = input.read(store, true)?;
+        let changed = changes.reach((store, input.graph), graph, &reach_plan)?;
+        let after = changed.after;
+        let chosen = Chosen::new(plan, store, &after)?;
+        let reached = chosen.reached(&changed.reach);
+        let all = chosen.count(targets_of(&parent.manifest), &changed.reach);
+        let meta = described(graph_of(&parent), &after);
+        let why = match () {
+            () if input.full => Some("--full is given".to_owned()),
+            () if record.plan != kept_plan(plan, store)? => {
+                Some("a key of [flatten] is another than the parent's".to_owned())
+            }
+            () if meta != *graph_of(&parent) => {
+                Some("the parent has no column for the first self-loop".to_owned())
+            }
+            () => None,
+        };
+        let hops = changed.reach.hops.iter().map(|of_hop| of_hop.len() as u64);
+        let counts = [reached.len() as u64, all];
+        let decision = FlattenDecision::new(why, counts, hops.collect(), &parent.manifest);
+        let written = match decision.full {
+            Some(_) => chosen.all(),
+            None => reached,
+        };
+        Ok(Self {
+            left_out: chosen.left_out(),
+            decision,
+            written,
+            plan,
+            meta,
+            parent,
+            record,
+            nodes,
+            after,
+            keep,
+        })
+    }
+
+    /// Writes the parts, what they replace, the degrees, and what the next version needs; completes
+    /// the manifest.
+    fn write(
+        self,
+        mut kept: Vec<KeptOutput>,
+        output: &Output,
+        versions: &KeptVersions,
+        manifest: &mut Manifest,
+    ) -> Result<(), FlattenError> {
+        let (plan, store, after) = (self.plan, self.after.store(), &self.after);
+        let is_full = self.decision.full.is_some();
+        let flatten = meta_of(plan, store);
+        let parts = self.cut();
+        let assembly = Assembly::new(after, &self.meta, &plan.sample.fanouts);
+        self.write_parts(output, &assembly, (&parts, &flatten))?;
+        let written = parts.concat();
+        if is_full {
+            kept.clear();
+        } else {
+            let of_kept = KeptRowsOf {
+                outputs: &kept,
+                nodes: &self.nodes,
+                file: self.file_of_targets(),
+            };
+            let replaced = of_kept.replaced(after, &written, &self.left_out);
+            let replaced = replaced.map_err(|problem| self.parent.problem(problem))?;
+            if output.committed(parts.len()).is_none() {
+                let degrees = assembly.degrees();
+                let part = write_changed_degrees(output, &replaced.rows, &degrees, &self.meta)?;
+                output.commit_part(parts.len(), part)?;
+            }
+            self.count_left(&mut kept, &replaced.last);
+        }
+        self.keep(&kept, versions, (&manifest.fingerprint, &written))?;
+        manifest.parts = output.parts();
+        manifest.graph = Some(self.meta.clone());
+        manifest.flatten = Some(flatten);
+        manifest.report = self.decision.to_json();
+        let deletes = after.removed_now().into_iter();
+        let deletes = deletes.filter(|&node| after.type_of(node) == self.meta.target_type);
+        manifest.version = Some(VersionMeta {
+            parent: ParentOutput::of(&plan.output, &self.parent.dir, &self.parent.manifest),
+            kept,
+            upserts: written.len() as u64,
+            deletes: deletes.count() as u64,
+        });
+        Ok(())
+    }
+
+    /// Cuts the targets that are written into parts as large as those of a full run, and sorts those
+    /// of a part by id.
+    fn cut(&self) -> Vec<Vec<NodeIdx>> {
+        let mut chosen = self.written.clone();
+        if chosen.is_empty() {
+            return Vec::new();
+        }
+        // Targets that share their least source share neighbours, so fewer nodes are in several
+        // parts.
+        let (after, meta) = (&self.after, &self.meta);
+        let relations: Vec<usize> = meta.relations_to(meta.target_type).collect();
+        chosen.sort_by_cached_key(|&node| {
+            let mut sources = relations.iter().enumerate().map(|(at, &relation)| {
+                let first = after.in_edges(relation, node, self.keep[relation]).src;
+                (at, first.iter().min().copied())
+            });
+            let found = sources.find(|(_, least)| least.is_some());
+            let (at, least) = found.unwrap_or((relations.len(), None));
+            (at, least, node)
+        });
+        let features = meta.types.iter().map(|of| of.features);
+        let all = usize::try_from(self.decision.targets[1]).unwrap_or(usize::MAX);
+        let (layout, sample) = (self.plan.layout, &self.plan.sample);
+        let most = sample.targets_per_part(layout, all, features);
+        let parts = Parts::cut(chosen, most, layout);
+        let sorted = parts.iter().map(|part| {
+            let mut part = part.to_vec();
+            after.sort(&mut part);
+            part
+        });
+        sorted.collect()
+    }
+
+    /// Writes and commits the parts on all threads.
+    fn write_parts(
+        &self,
+        output: &Output,
+        assembly: &Assembly<'_>,
+        (parts, flatten): (&[Vec<NodeIdx>], &FlattenMeta),
+    ) -> Result<(), FlattenError> {
+        let threads = self.after.store().cluster().num_threads();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let pool = pool.map_err(DeltaError::Threads)?;
+        let is_full = self.decision.full.is_some();
+        pool.install(|| {
+            let numbers = (0..parts.len()).into_par_iter();
+            numbers.try_for_each(|index| {
+                if output.committed(index).is_some() {
+                    return Ok(());
+                }
+                let (shard, rows) = assembly.shard(&parts[index]);
+                let lent = rows.iter();
+                let lent = lent.map(|of_type| Some(of_type.as_ref()? as &dyn DenseRows));
+                let lent: Vec<Option<&dyn DenseRows>> = lent.collect();
+                let of_version = if is_full {
+                    write_part
+                } else {
+                    write_changed_part
+                };
+                let part = of_version(output, index, &shard, &lent, &self.meta, flatten)?;
+                Ok(output.commit_part(index, part)?)
+            })
+        })
+    }
+
+    /// Returns the position of the file of a part whose first rows are the targets.
+    fn file_of_targets(&self) -> usize {
+        match self.plan.layout {
+            schemas::Layout::Rows => 0,
+            schemas::Layout::Shards => self.meta.target_type,
+        }
+    }
+
+    /// Takes rows that are gone from the counts of the parts that are kept.
+    fn count_left(&self, kept: &mut [KeptOutput], gone: &[GoneRow]) {
+        for row in gone {
+            // A row that was no row of the parent either was taken before.
+            let Some(split) = self.split_of_parent(row.node) else {
+                continue;
+            };
+            let part = &mut kept[row.output].parts[row.part];
+            if let Some(counts) = &mut part.targets {
+                let count = match split {
+                    Split::None => &mut counts.none,
+                    Split::Train => &mut counts.train,
+                    Split::Val => &mut counts.val,
+                    Split::Test => &mut counts.test,
+                };
+                *count = count.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Returns the split of a target of the parent; none if the node was no target of it.
+    fn split_of_parent(&self, node: NodeIdx) -> Option<Split> {
+        let split = self.after.split_before(node)?;
+        self.plan.sample.targets.takes(split).then_some(split)
+    }
+
+    /// Keeps what the next version needs.
+    fn keep(
+        &self,
+        kept: &[KeptOutput],
+        versions: &KeptVersions,
+        (fingerprint, written): (&str, &[NodeIdx]),
+    ) -> Result<(), FlattenError> {
+        let (store, dir) = (self.after.store(), versions.begin()?);
+        write_overlay(&dir, store, (self.after.overlay(), &self.keep))?;
+        let of_plan = kept_plan(self.plan, store)?;
+        let record = VersionRecord {
+            parent: Some(self.parent.manifest.fingerprint.clone()),
+            earlier: kept.iter().map(|of| of.fingerprint.clone()).collect(),
+            nodes: Some(write_nodes(&dir, written)?),
+            overlay: Some(self.keep.clone()),
+            ..VersionRecord::new(store, &of_plan, NoRows::default())
+        };
+        Ok(versions.finish(fingerprint, &record)?)
+    }
+}
+
+/// Returns the number of targets of an output, those of rows that it keeps included.
+fn targets_of(manifest: &Manifest) -> u64 {
+    let kept = manifest.version.iter().flat_map(|version| &version.kept);
+    let parts = kept.flat_map(|of| &of.parts).chain(manifest.row_parts());
+    let counts = parts.map(|part| part.targets.map_or(part.rows, |counts| counts.total()));
+    counts.sum()
+}
+
+/// The targets of a version.
+struct Chosen<'a> {
+    after: &'a After,
+    targets: &'a Targets,
+    target_type: usize,
+    /// Those that are listed, ascending, if they are.
+    listed: Option<Vec<NodeIdx>>,
+}
+
+impl<'a> Chosen<'a> {
+    fn new(plan: &'a FlattenPlan, store: &Store, after: &'a After) -> Result<Self, FlattenError> {
+        let target_type = store.meta().graph.target_type;
+        let listed = target_list(plan, store)?.map(|list| {
+            let ids = list.read()?;
+            let nodes = (0..ids.len()).map(|row| {
+                let node = after.find(target_type, &ids, row);
+                node.ok_or_else(|| FlattenError::from(list.unknown(&ids, row)))
+            });
+            let nodes: BTreeSet<NodeIdx> = nodes.collect::<Result<_, _>>()?;
+            Ok::<_, FlattenError>(nodes.into_iter().collect())
+        });
+        Ok(Self {
+            listed: listed.transpose()?,
+            targets: &plan.sample.targets,
+            target_type,
+            after,
+        })
+    }
+
+    /// Tells whether a node is a target.
+    fn is_target(&self, node: NodeIdx) -> bool {
+        let is_one = || match &self.listed {
+            Some(listed) => listed.binary_search(&node).is_ok(),
+            None => self.targets.takes(self.after.split(node)),
+        };
+        self.after.type_of(node) == self.target_type && !self.after.is_removed(node) && is_one()
+    }
+
+    /// Tells whether a node was a target of the parent.
+    fn was_target(&self, node: NodeIdx) -> bool {
+        let takes = |split| match &self.listed {
+            Some(listed) => listed.binary_search(&node).is_ok(),
+            None => self.targets.takes(split),
+        };
+        let before = || self.after.split_before(node);
+        self.after.type_of(node) == self.target_type && before().is_some_and(takes)
+    }
+
+    /// Lists all targets.
+    fn all(&self) -> Vec<NodeIdx> {
+        match &self.listed {
+            Some(listed) => listed.clone(),
+            None => {
+                let mut nodes = self.after.nodes();
+                nodes.retain(|&node| self.is_target(node));
+                nodes
+            }
+        }
+    }
+
+    /// Lists the nodes that changes may make targets, or whose rows they change: of all others,
+    /// status and row are those of the parent.
+    fn candidates(&self, reach: &Reach) -> Vec<NodeIdx> {
+        let of_hops = reach.hops.last().into_iter().flatten().copied();
+        let mut nodes: Vec<NodeIdx> = of_hops.chain(self.after.relabelled()).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    /// Lists the targets whose rows differ from the parent's.
+    fn reached(&self, reach: &Reach) -> Vec<NodeIdx> {
+        let mut nodes = self.candidates(reach);
+        nodes.retain(|&node| self.is_target(node));
+        nodes
+    }
+
+    /// Returns the number of all targets; the parent has `before`.
+    fn count(&self, before: u64, reach: &Reach) -> u64 {
+        let (mut new, mut gone) = (0, 0);
+        for node in self.candidates(reach) {
+            match (self.was_target(node), self.is_target(node)) {
+                (false, true) => new += 1,
+                (true, false) => gone += 1,
+                _ => {}
+            }
+        }
+        let removed = self.after.removed_now().into_iter();
+        gone += removed.filter(|&node| self.was_target(node)).count() as u64;
+        (before + new).saturating_sub(gone)
+    }
+
+    /// Lists the nodes whose label or split was ever read from changes, and that are no targets.
+    /// Any other node of a row is one still.
+    fn left_out(&self) -> Vec<NodeIdx> {
+        let mut nodes: Vec<NodeIdx> = self.after.upserted().collect();
+        nodes.retain(|&node| !self.is_target(node));
+        nodes
+    }
+}
+
+impl Targets {
+    /// Tells whether a node with this split is a target; any node if targets are listed.
+    fn takes(&self, split: Split) -> bool {
+        match self {
+            Self::All | Self::Listed(_) => true,
+            Self::Labelled => split != Split::None,
+            Self::Train => split == Split::Train,
+        }
+    }
+}
+
+impl FlattenDecision {
+    /// Decides how a version is computed.
+    fn new(full: Option<String>, targets: [u64; 2], hops: Vec<u64>, parent: &Manifest) -> Self {
+        let kept = parent.version.iter().flat_map(|version| &version.kept);
+        let parts = kept.flat_map(|of| &of.parts).chain(parent.row_parts());
+        let (mut rows, mut bytes) = (0, 0);
+        for part in parts {
+            rows += part.rows;
+            bytes += part.files.iter().map(|file| file.bytes).sum::<u64>();
+        }
+        let share = u128::from(bytes) * u128::from(targets[0]) / u128::from(rows.max(1));
+        let mut decision = Self {
+            full,
+            targets,
+            hops,
+            bytes: u64::try_from(share).unwrap_or(u64::MAX),
+        };
+        let percent = decision.percent();
+        if percent > REACHED_MAX && decision.full.is_none() {
+            decision.full = Some(format!("the changes reach {percent} % of the targets"));
+        }
+        decision
+    }
+}
+
+/// Returns the description of a version's tables: that of the parent, with columns for self-loops
+/// where the first one is new.
+fn described(parent: &GraphMeta, after: &After) -> GraphMeta {
+    let mut meta = parent.clone();
+    for (relation, node) in after.edited() {
+        let of = &mut meta.relations[relation];
+        of.self_loops |= after.self_loops(relation, node) > 0;
+    }
+    meta
+}

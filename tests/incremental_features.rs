@@ -1,0 +1,579 @@
+//! Versions of graph features: tables of changes in, the neighbourhoods of a full run out, by the real
+//! binary.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
+use schemas::{ExtractScratch, GraphFeature, GraphFeatureDataset, SplitCounts};
+
+use crate::harness::{Bench, Job, mix};
+use crate::incremental::{World, blocks, head, run_python};
+use crate::incremental_typed::{self, TypedWorld};
+use crate::needs::python;
+
+/// The graphs of a chain, and how a job names their tables.
+trait Chain {
+    /// Draws the changes of a night, applies them, and writes them to one folder and the whole
+    /// tables to another.
+    fn night(&mut self, bench: &Bench, night: &str, whole: &str);
+
+    /// Name, input and work directory of a job.
+    fn head(work: &str, tables: &str) -> String;
+
+    /// The changes of a night, or the whole tables of a day, in a folder.
+    fn list(name: &str, dir: &str) -> String;
+}
+
+impl Chain for World {
+    fn night(&mut self, bench: &Bench, night: &str, whole: &str) {
+        self.night().write(bench, night);
+        self.write(bench, whole);
+    }
+
+    fn head(work: &str, tables: &str) -> String {
+        head(work, tables)
+    }
+
+    fn list(name: &str, dir: &str) -> String {
+        format!(
+            "[input.{name}]\nnodes = \"{dir}/nodes.parquet\"\nedges = \"{dir}/edges.parquet\"\n\n"
+        )
+    }
+}
+
+impl Chain for TypedWorld {
+    fn night(&mut self, bench: &Bench, night: &str, whole: &str) {
+        self.night().write(bench, night);
+        self.write(bench, whole);
+    }
+
+    fn head(work: &str, tables: &str) -> String {
+        incremental_typed::head(work, tables)
+    }
+
+    fn list(name: &str, dir: &str) -> String {
+        incremental_typed::tables(name, dir)
+    }
+}
+
+/// Graph features of the tables in `tables`; `flatten` are further keys of [flatten].
+fn features<C: Chain>(work: &str, tables: &str, output: &str, flatten: &str) -> Job {
+    Job(format!(
+        "{}[flatten]\noutput = \"out/{output}\"\nhops = 2\nfanouts = [4, 3]\n{flatten}\n",
+        C::head(work, tables)
+    ))
+}
+
+/// A version of graph features whose output is `out/OUTPUT`, of the tables in `list`.
+fn version<C: Chain>(output: &str, parent: &str, list: &str, flatten: &str) -> Job {
+    let written = format!("{list}[flatten]\n");
+    let job = features::<C>("work", "start", output, flatten).with("[flatten]\n", &written);
+    Job(format!(
+        "{}\n[incremental]\nfeatures = \"out/{parent}\"\n",
+        job.0
+    ))
+}
+
+/// Reads the neighbourhoods of all targets, by id. Checks that both ways to read a part agree, and
+/// that parts have as many targets as the manifests say.
+fn read(bench: &Bench, output: &str) -> BTreeMap<String, GraphFeature> {
+    let dataset = GraphFeatureDataset::open(&bench.path(output)).unwrap();
+    let mut all = BTreeMap::new();
+    for part in 0..dataset.num_parts() {
+        let shard = dataset.read_part(part).unwrap();
+        let mut scratch = ExtractScratch::new(&shard);
+        let (fanouts, ids) = (&dataset.flatten().fanouts, &shard.target_nodes().ids);
+        let mut of_shard = BTreeMap::new();
+        for target in shard.targets() {
+            let feature = shard.extract(target, fanouts, &mut scratch);
+            of_shard.insert(ids.display(target as usize), feature);
+        }
+        let mut of_rows = BTreeMap::new();
+        for feature in dataset.read_features(part).unwrap() {
+            let id = feature.target_nodes().node_id.display(0);
+            assert!(of_rows.insert(id, feature).is_none());
+        }
+        assert!(of_rows == of_shard, "{output}, part {part}");
+        for (id, feature) in of_rows {
+            let before = all.insert(id, feature);
+            assert!(before.is_none(), "{output} has a target twice");
+        }
+    }
+    all
+}
+
+/// Returns the number of targets of each split, as the manifests say.
+fn counts(bench: &Bench, output: &str) -> [u64; 4] {
+    let dataset = GraphFeatureDataset::open(&bench.path(output)).unwrap();
+    let parts = 0..dataset.num_parts();
+    let of_parts = parts.map(|part| dataset.part(part).targets.unwrap());
+    of_parts.fold([0; 4], |[train, val, test, none], of: SplitCounts| {
+        [
+            train + of.train,
+            val + of.val,
+            test + of.test,
+            none + of.none,
+        ]
+    })
+}
+
+/// Runs a chain of versions, by changes and by snapshots, and compares each with a full run on the
+/// changed tables.
+fn check_chain<C: Chain>(mut world: C, flatten: &str, adapt: impl Fn(Job) -> Job) {
+    let bench = Bench::empty();
+    world.night(&bench, "unused", "start");
+    let start = features::<C>("work", "start", "v0", flatten);
+    let start = adapt(Job(format!("{}\n[incremental]\n", start.0)));
+    bench.run(&start, &[]).ok();
+    let before = read(&bench, "out/v0");
+    let mut kept = 0;
+    for at in 1..=4 {
+        let (night, whole) = (format!("night-{at}"), format!("tables-{at}"));
+        world.night(&bench, &night, &whole);
+        let of_day = features::<C>(&format!("work-{whole}"), &whole, &whole, flatten);
+        bench.run(&adapt(of_day), &[]).ok();
+        let expected = read(&bench, &format!("out/{whole}"));
+        // The second night continues the version of a snapshot.
+        let parent = format!("{}{}", if at == 2 { "s" } else { "v" }, at - 1);
+        for (own, list, dir) in [("v", "changes", &night), ("s", "snapshot", &whole)] {
+            let own = format!("{own}{at}");
+            let job = version::<C>(&own, &parent, &C::list(list, dir), flatten);
+            let outcome = bench.run(&adapt(job), &[]).ok();
+            let output = format!("out/{own}");
+            let found = read(&bench, &output);
+            assert!(
+                found.keys().eq(expected.keys()),
+                "{own}, {flatten}: {outcome:?}"
+            );
+            for (id, feature) in &found {
+                assert_eq!(feature, &expected[id], "{own}, {flatten}: target {id}");
+            }
+            assert_eq!(
+                counts(&bench, &output),
+                counts(&bench, &format!("out/{whole}"))
+            );
+            let manifest = bench.manifest(&output);
+            let written = manifest["version"]["upserts"].as_u64().unwrap();
+            let is_full = manifest["report"]["mode"] == "full";
+            assert_eq!(is_full, written == found.len() as u64, "{manifest}");
+            kept += usize::from(!is_full);
+        }
+        let reports =
+            ["v", "s"].map(|of| bench.manifest(&format!("out/{of}{at}"))["report"].clone());
+        assert_eq!(reports[0], reports[1]);
+    }
+    assert!(kept >= 6, "{flatten}: too many versions were full ones");
+    // The first version stands as it was.
+    assert!(read(&bench, "out/v0") == before);
+    check_alone(&bench, |name, parent| {
+        adapt(version::<C>(
+            name,
+            parent,
+            &C::list("changes", "night-4"),
+            flatten,
+        ))
+    });
+}
+
+/// Checks that a version which computes all, and one that continues a compacted output, need no
+/// output of the chain v0, v1, v2, v3. `job` is a version of the fourth night.
+fn check_alone(bench: &Bench, job: impl Fn(&str, &str) -> Job) {
+    let expected = read(bench, "out/v4");
+    bench.run(&job("all", "v3"), &["--full"]).ok();
+    let compact = [
+        "compact",
+        "out/v3",
+        "--output",
+        "out/c3",
+        "--work-dir",
+        "work",
+    ];
+    bench.graphflat(&compact).ok();
+    assert!(read(bench, "out/c3") == read(bench, "out/v3"));
+    assert_eq!(counts(bench, "out/c3"), counts(bench, "out/v3"));
+    let outputs = std::fs::read_dir(bench.path("out")).unwrap();
+    for output in outputs.map(|entry| entry.unwrap().path()) {
+        if !output.ends_with("all") && !output.ends_with("c3") {
+            std::fs::remove_dir_all(output).unwrap();
+        }
+    }
+    assert!(read(bench, "out/all") == expected);
+    bench.run(&job("after", "c3"), &[]).ok();
+    assert!(read(bench, "out/after") == expected);
+    let listed = bench.graphflat(&["versions", "out/after"]).ok().stdout;
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+}
+
+fn world() -> World {
+    let mut world = World::new();
+    world.targets = true;
+    world
+}
+
+fn typed_world() -> TypedWorld {
+    let mut world = TypedWorld::new();
+    world.targets = true;
+    world
+}
+
+#[test]
+fn versions_of_rows_are_full_runs() {
+    check_chain(world(), "layout = \"rows\"\n", |job| job);
+}
+
+#[test]
+fn versions_of_shards_are_full_runs() {
+    check_chain(world(), "targets_per_part = 70\n", |job| job);
+}
+
+#[test]
+fn versions_of_all_targets_with_weights_are_full_runs() {
+    let mut world = world();
+    world.weighted = true;
+    let weighted = |job: Job| job.with("dst = \"dst\"\n", "dst = \"dst\"\nweight = \"w\"\n");
+    check_chain(
+        world,
+        "targets = \"all\"\nsampling = \"weighted\"\n",
+        weighted,
+    );
+}
+
+#[test]
+fn versions_of_train_targets_without_direction_are_full_runs() {
+    let mut world = world();
+    world.undirected = true;
+    let undirected = |job: Job| job.with("dst = \"dst\"\n", "dst = \"dst\"\nundirected = true\n");
+    check_chain(
+        world,
+        "targets = \"train\"\nlayout = \"rows\"\ntargets_per_part = 50\n",
+        undirected,
+    );
+}
+
+#[test]
+fn versions_of_sparse_features_are_full_runs() {
+    let mut world = world();
+    world.odd = true;
+    let sparse = "sparse = { index = \"index\", value = \"value\", width = 8 }";
+    check_chain(world, "", |job| {
+        job.with("features = [\"x\", \"y\"]", sparse)
+    });
+}
+
+#[test]
+fn versions_of_typed_graphs_are_full_runs() {
+    check_chain(typed_world(), "layout = \"rows\"\n", |job| job);
+    check_chain(typed_world(), "targets_per_part = 60\n", |job| job);
+}
+
+/// A bench with a first version, and the nights that follow.
+fn started(nights: usize, flatten: &str) -> (Bench, World) {
+    let (bench, mut world) = (Bench::empty(), world());
+    world.write(&bench, "start");
+    let start = features::<World>("work", "start", "v0", flatten);
+    bench
+        .run(&Job(format!("{}\n[incremental]\n", start.0)), &[])
+        .ok();
+    for at in 1..=nights {
+        world.night().write(&bench, &format!("night-{at}"));
+    }
+    (bench, world)
+}
+
+/// A version of one night.
+fn of_night(output: &str, parent: &str, night: &str, flatten: &str) -> Job {
+    version::<World>(output, parent, &World::list("changes", night), flatten)
+}
+
+/// A model is trained on a version each night, and its embeddings are those of the day.
+#[test]
+fn a_model_is_trained_on_a_version() {
+    let (bench, world) = started(2, "");
+    let start = features::<World>("work", "start", "v0", "");
+    let embeddings = "[infer]\noutput = \"out/e0\"\nmodel = \"out/m0\"\n\n[incremental]\n";
+    let training = |output: &str| {
+        format!(
+            "[train]\noutput = \"out/{output}\"\nmodel = \"sage\"\nhidden = [8]\nepochs = 2\n\n"
+        )
+    };
+    let of_start = Job(format!("{}\n{}", start.0, training("m0")));
+    bench.run(&of_start, &[]).ok();
+    let kept = Job(format!("{}{embeddings}", head("work", "start")));
+    bench.run(&kept, &[]).ok();
+    for (at, before) in [(1, 0), (2, 1)] {
+        let (own, parent) = (format!("v{at}"), format!("v{before}"));
+        let job = of_night(&own, &parent, &format!("night-{at}"), "");
+        let stages = format!(
+            "{}[infer]\noutput = \"out/e{at}\"\n\n[incremental]\nparent = \"out/e{before}\"\n",
+            training(&format!("m{at}"))
+        );
+        bench.run(&job.with("[incremental]\n", &stages), &[]).ok();
+    }
+    let why = bench.manifest("out/e2")["report"]["why_full"].clone();
+    assert_eq!(
+        why,
+        "the model or a key of [infer] is another than the parent's"
+    );
+    // As many targets as in a full run.
+    world.write(&bench, "now");
+    let whole = features::<World>("work-now", "now", "now", "");
+    bench
+        .run(&Job(format!("{}\n{}", whole.0, training("m-now"))), &[])
+        .ok();
+    let targets = |model: &str| {
+        let path = bench.path(&format!("out/{model}/evaluation.json"));
+        let text = std::fs::read_to_string(path).unwrap();
+        let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+        ["train", "val", "test"].map(|split| found["splits"][split]["num_targets"].clone())
+    };
+    assert_eq!(targets("m2"), targets("m-now"));
+    // Inference on the neighbourhoods of the version sees the degrees of today.
+    let by_neighborhoods = |input: &str| {
+        Job(format!(
+            "{}[infer]\noutput = \"out/by-{input}\"\nmodel = \"out/m2\"\ninput = \"out/{input}\"\n\
+             method = \"neighborhoods\"\n",
+            head("work", "start")
+        ))
+    };
+    let rows = ["v2", "now"].map(|input| {
+        bench.run(&by_neighborhoods(input), &[]).ok();
+        crate::incremental::rows(&bench, &format!("out/by-{input}"))
+    });
+    assert!(rows[0] == rows[1]);
+    // It is listed and shown as a whole.
+    let listed = bench.graphflat(&["versions", "out/v2"]).ok().stdout;
+    let total: u64 = counts(&bench, "out/v2").iter().sum();
+    let first_line = format!("{total} rows; parent ../v1, ");
+    assert!(listed.starts_with(&first_line), "{listed}");
+    assert_eq!(listed.lines().count(), 4, "{listed}");
+    let shown = bench.graphflat(&["inspect", "out/v2"]).ok().stdout;
+    let all = format!("version: {total} rows in all, of 3 outputs; parent ../v1\n");
+    assert!(shown.contains(&all), "{shown}");
+}
+
+/// Runs the job of `out/v1`, which must fail with a message that ends so.
+#[track_caller]
+fn check_refused(bench: &Bench, job: &Job, code: i32, expected: &str) {
+    let outcome = bench.run(job, &[]);
+    let message = outcome.stderr.trim_end();
+    assert_eq!(outcome.code, code, "{outcome:?}");
+    assert!(message.ends_with(expected), "{message}\n{expected}");
+    assert!(!bench.path("out/v1/_SUCCESS").exists());
+}
+
+#[test]
+fn features_that_do_not_fit_are_refused() {
+    let (bench, _) = started(1, "");
+    let before = read(&bench, "out/v0");
+    let good = of_night("v1", "v0", "night-1", "");
+    let check = |job: &Job, code: i32, expected: &str| check_refused(&bench, job, code, expected);
+    let parent = "features = \"out/v0\"";
+    check(
+        &good.with(parent, ""),
+        2,
+        "`incremental.features`: is missing; it names the output of [flatten] that [input.changes] \
+         are applied to",
+    );
+    check(
+        &good.with(parent, &format!("{parent}\nparent = \"out/v0\"")),
+        2,
+        "job.toml:30: `incremental.parent`: is an output of [infer], but the job has no table \
+         [infer]; leave it out",
+    );
+    check(
+        &good.with(parent, "features = \"out/none\""),
+        2,
+        "out/none holds no finished output: there is no such directory",
+    );
+    check(
+        &good.with("work_dir = \"work\"", "work_dir = \"other\""),
+        2,
+        "the parent out/v0 cannot be continued: its rows are not kept in other; versions need the \
+         `work_dir` of their parent, which was run with [incremental]; start with a run without a \
+         parent",
+    );
+    // More in-edges than those that an earlier version has drawn again.
+    let wider = of_night("wider", "v0", "night-1", "").with("[4, 3]", "[5, 3]");
+    bench.run(&wider, &[]).ok();
+    let why = bench.manifest("out/wider")["report"]["why_full"].clone();
+    assert_eq!(why, "a key of [flatten] is another than the parent's");
+    check(
+        &of_night("v1", "wider", "night-1", "").with("[4, 3]", "[6, 3]"),
+        2,
+        "was computed with other fan-outs; start with a run without a parent",
+    );
+    check(
+        &good.with("dst = \"dst\"\n", "dst = \"dst\"\ndangling = \"drop\"\n"),
+        2,
+        "changes cannot be applied: with `dangling = \"drop\"`, a new node may have edges that were \
+         left out before",
+    );
+    let streamed = "[train]\noutput = \"out/m\"\nmodel = \"sage\"\nhidden = [8]\nepochs = 1\n\
+                    streamed = true\n\n[incremental]\n";
+    let without = good.with("output = \"out/v1\"\n", "").with(parent, "");
+    check(
+        &without.with("[incremental]\n", streamed),
+        2,
+        "`train.streamed`: draws neighbourhoods from the tables of [input], without what has changed \
+         since; leave it out",
+    );
+    assert!(read(&bench, "out/v0") == before);
+}
+
+/// Tables of changes need labels and splits, with the classes of the first table.
+#[test]
+fn labels_that_do_not_fit_are_refused() {
+    let (bench, mut world) = started(0, "");
+    let before = read(&bench, "out/v0");
+    let good = of_night("v1", "v0", "night-1", "");
+    let check = |job: &Job, code: i32, expected: &str| check_refused(&bench, job, code, expected);
+    world.targets = false;
+    world.night().write(&bench, "night-1");
+    check(
+        &good,
+        2,
+        "`input.changes.nodes`: no column `label` in night-1/nodes.parquet; its columns are id, op, x, y",
+    );
+    let text = |value: &str| Arc::new(StringArray::from_iter_values([value])) as ArrayRef;
+    let number = |value: i64| Arc::new(Int64Array::from_iter_values([value])) as ArrayRef;
+    let float = || Arc::new(Float32Array::from_iter_values([0.5])) as ArrayRef;
+    let columns = vec![
+        ("id", number(0)),
+        ("op", text("upsert")),
+        ("label", number(2)),
+        ("split", text("train")),
+        ("x", float()),
+        ("y", float()),
+    ];
+    bench.write_table("night-1/nodes.parquet", columns);
+    check(
+        &good,
+        3,
+        "column `label` of night-1/nodes.parquet, row 0: is 2; allowed are class numbers from 0 below \
+         2, and -1 or null for none",
+    );
+    assert!(read(&bench, "out/v0") == before);
+    // An output without what versions need.
+    let alone = features::<World>("work-alone", "start", "alone", "");
+    bench.run(&alone, &[]).ok();
+    check(
+        &Job(format!("{}\n[incremental]\n", alone.0)),
+        2,
+        "out/alone was computed without [incremental], so versions cannot start from it; compute it \
+         again with --stage flatten --fresh",
+    );
+}
+
+/// The nightly training of the page runs, and its reader reads rows with the degrees of today.
+#[test]
+fn the_nightly_training_of_the_page_runs_and_its_reader_reads_a_version() {
+    let (bench, mut world) = (Bench::empty(), world());
+    world.write(&bench, "start");
+    let [start, _, night, _] = blocks("toml")[..] else {
+        panic!("the page has three jobs and the table [input.snapshot]");
+    };
+    bench.run(&Job::of_text(start), &[]).ok();
+    world.night().write(&bench, "changes/2026-11-25");
+    let first_night = |job: &Job, parent: &str| {
+        let set = format!("incremental.features={parent}");
+        bench
+            .run(job, &["--date", "2026-11-25", "--set", &set])
+            .ok();
+    };
+    first_night(&Job::of_text(night), "out/features");
+    world.night().write(&bench, "changes/2026-11-26");
+    let of_second = ["--date", "2026-11-26"];
+    bench.run(&Job::of_text(night), &of_second).ok();
+    // The same in the layout that the reader reads.
+    let rows = |job: &str, at: &str| {
+        let text = job.split("[train]").next().unwrap();
+        let (_, rest) = job.split_once("[incremental]").unwrap();
+        let text = text.replace("[flatten]\n", "[flatten]\nlayout = \"rows\"\n");
+        let text = format!("{text}[incremental]{rest}").replace("out/features", at);
+        Job::of_text(&text)
+    };
+    let start_of_rows = start.split("[infer]").next().unwrap();
+    let start_of_rows = format!("{start_of_rows}[incremental]\n");
+    bench.run(&rows(&start_of_rows, "out/rows"), &[]).ok();
+    first_night(&rows(night, "out/rows"), "out/rows");
+    bench.run(&rows(night, "out/rows"), &of_second).ok();
+    let expected = read(&bench, "out/features-2026-11-26");
+    assert!(read(&bench, "out/rows-2026-11-26") == expected);
+    let Some(python) = python() else { return };
+    let script = format!(
+        "{}\n{}\nfor row in read_features('out/rows-2026-11-26').to_pylist():\n\
+         \x20   print(row['target'], row['node_id'], row['in_degree'])\n",
+        blocks("python")[0],
+        blocks("python")[1],
+    );
+    let outcome = run_python(&bench, &python, &script);
+    let mut found: Vec<&str> = outcome.stdout.lines().collect();
+    found.sort_unstable();
+    let lines = expected.iter().map(|(id, feature)| {
+        let ids = &feature.target_nodes().node_id;
+        let ids: Vec<String> = (0..ids.len()).map(|at| ids.display(at)).collect();
+        format!("{id} [{}] {:?}", ids.join(", "), feature.edges[0].in_degree)
+    });
+    let mut lines: Vec<String> = lines.collect();
+    lines.sort_unstable();
+    assert_eq!(found, lines);
+}
+
+#[test]
+fn check_predicts_a_version_of_features() {
+    let (bench, _) = started(1, "");
+    bench.write(&of_night("v1", "v0", "night-1", ""));
+    let told = bench.graphflat(&["check", "job.toml"]).ok().stdout;
+    assert!(
+        told.contains("features  incremental: the changed neighbourhoods are flattened\n"),
+        "{told}"
+    );
+    let report = bench.graphflat(&["check", "job.toml", "--json"]).ok();
+    let events = report.events();
+    let predicted = events.last().unwrap()["features_version"].clone();
+    bench.graphflat(&["run", "job.toml"]).ok();
+    let manifest = bench.manifest("out/v1");
+    assert_eq!(manifest["report"], predicted);
+    let written = manifest["version"]["upserts"].clone();
+    assert_eq!(predicted["reached"]["targets"], written);
+}
+
+/// A killed run leaves its parent as it was, and goes on.
+#[test]
+fn killed_versions_of_features_go_on() {
+    let kills = if crate::needs::slow() { 30 } else { 6 };
+    for layout in [
+        "layout = \"rows\"\ntargets_per_part = 20\n",
+        "targets_per_part = 20\n",
+    ] {
+        let (bench, world) = started(1, layout);
+        let before = read(&bench, "out/v0");
+        let job = of_night("calm", "v0", "night-1", layout);
+        let started = std::time::Instant::now();
+        bench.run(&job, &[]).ok();
+        let longest = started.elapsed();
+        let expected = read(&bench, "out/calm");
+        world.write(&bench, "now");
+        let own = of_night("v1", "v0", "night-1", layout);
+        for kill in 0..kills {
+            bench.write(&own);
+            let mut run = bench.command(&["run", "job.toml", "--quiet"]);
+            let mut child = run.spawn().unwrap();
+            let share = mix(37, kill) % 1000;
+            std::thread::sleep(longest.mul_f64(share as f64 / 1000.0) + Duration::from_millis(1));
+            child.kill().unwrap(); // SIGKILL: no handler runs
+            child.wait().unwrap();
+            assert!(read(&bench, "out/v0") == before);
+            if bench.path("out/v1/_SUCCESS").exists() {
+                assert!(read(&bench, "out/v1") == expected);
+                std::fs::remove_dir_all(bench.path("out/v1")).unwrap();
+            }
+        }
+        bench.run(&own, &[]).ok();
+        assert!(read(&bench, "out/v1") == expected);
+        let same = ["out/calm", "out/v1"].map(|output| bench.data_files(output));
+        assert_eq!(same[0], same[1]);
+    }
+}
