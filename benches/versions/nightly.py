@@ -81,10 +81,10 @@ def run(args, name, text, *more):
     return seconds, peak * 1024 / 1e9
 
 
-def in_turns(args, jobs, compare):
+def in_turns(args, jobs, compare, version="changes"):
     """Runs versions and the job "full" in turns; calls `compare` after the first turn.
 
-    Returns the cells of their figures, and the manifest of the version of changes.
+    Returns the cells of their figures, and the manifest of the output `version`.
     """
     seconds, peaks = ({name: [] for name in jobs} for _ in range(2))
     for turn in range(args.turns):
@@ -101,7 +101,7 @@ def in_turns(args, jobs, compare):
     cells = [f"{of:.2f} s" for of in medians.values()]
     cells.append(", ".join(f"{medians[name] / medians['full']:.2f}" for name in versions))
     cells.append(", ".join(f"{max(of):.2f}" for of in peaks.values()) + " GB")
-    return cells, json.loads((args.dir / "changes/_manifest.json").read_text())
+    return cells, json.loads((args.dir / version / "_manifest.json").read_text())
 
 
 def written_share(manifest, num_nodes):
