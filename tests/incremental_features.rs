@@ -1,5 +1,5 @@
-//! Versions of graph features: tables of changes in, the neighbourhoods of a full run out, by the real
-//! binary.
+//! Versions of graph features: tables of changes in, the neighbourhoods of a full run out, by the
+//! real binary.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
 use schemas::{ExtractScratch, GraphFeature, GraphFeatureDataset, SplitCounts};
 
 use crate::harness::{Bench, Job, mix};
-use crate::incremental::{World, blocks, head, run_python};
+use crate::incremental::{World, blocks, blocks_of, head, run_python};
 use crate::incremental_typed::{self, TypedWorld};
 use crate::needs::python;
 
@@ -353,6 +353,53 @@ fn a_model_is_trained_on_a_version() {
     assert!(shown.contains(&all), "{shown}");
 }
 
+/// A night's versions of graph features and embeddings, in one job, find once what the changes
+/// reach.
+#[test]
+fn versions_of_both_stages_are_full_runs() {
+    let (bench, mut world) = (Bench::empty(), world());
+    world.write(&bench, "start");
+    let start = features::<World>("work", "start", "f0", "");
+    let rest = "[train]\noutput = \"out/model\"\nmodel = \"gcn\"\nhidden = [8]\nepochs = 2\n\n\
+                [infer]\noutput = \"out/e0\"\n\n[incremental]\n";
+    bench.run(&Job(format!("{}\n{rest}", start.0)), &[]).ok();
+    for at in 1..=4 {
+        let (night, whole, before) = (format!("night-{at}"), format!("tables-{at}"), at - 1);
+        world.night().write(&bench, &night);
+        world.write(&bench, &whole);
+        let list = match at % 2 {
+            0 => World::list("snapshot", &whole),
+            _ => World::list("changes", &night),
+        };
+        let job = version::<World>(&format!("f{at}"), &format!("f{before}"), &list, "");
+        let embeddings = format!(
+            "[infer]\noutput = \"out/e{at}\"\nmodel = \"out/model\"\n\n[incremental]\n\
+             parent = \"out/e{before}\"\n"
+        );
+        let job = job.with("[incremental]\n", &embeddings);
+        // The third night is cut between the stages.
+        if at == 3 {
+            bench.run(&job, &["--stage", "flatten"]).ok();
+        }
+        bench.run(&job, &[]).ok();
+        let of_day = features::<World>(
+            &format!("work-f-{whole}"),
+            &whole,
+            &format!("f-{whole}"),
+            "",
+        );
+        bench.run(&of_day, &[]).ok();
+        let expected = read(&bench, &format!("out/f-{whole}"));
+        assert!(
+            read(&bench, &format!("out/f{at}")) == expected,
+            "night {at}"
+        );
+        let expected_rows = crate::incremental::full(&bench, &whole, "", |of_rows| of_rows);
+        let found = crate::incremental::rows(&bench, &format!("out/e{at}"));
+        assert!(found == expected_rows, "night {at}");
+    }
+}
+
 /// Runs the job of `out/v1`, which must fail with a message that ends so.
 #[track_caller]
 fn check_refused(bench: &Bench, job: &Job, code: i32, expected: &str) {
@@ -455,24 +502,42 @@ fn labels_that_do_not_fit_are_refused() {
          2, and -1 or null for none",
     );
     assert!(read(&bench, "out/v0") == before);
+    // Labels of another kind.
+    let other_kind = vec![
+        ("id", number(0)),
+        ("op", text("upsert")),
+        ("label", text("a")),
+        ("split", text("train")),
+        ("x", float()),
+        ("y", float()),
+    ];
+    bench.write_table("night-1/nodes.parquet", other_kind);
+    check(
+        &good,
+        3,
+        "job job.toml: the changes of `input.nodes` have labels that are class names, but the table has \
+         labels that are class numbers",
+    );
     // An output without what versions need.
     let alone = features::<World>("work-alone", "start", "alone", "");
     bench.run(&alone, &[]).ok();
-    check(
-        &Job(format!("{}\n[incremental]\n", alone.0)),
-        2,
-        "out/alone was computed without [incremental], so versions cannot start from it; compute it \
-         again with --stage flatten --fresh",
-    );
+    bench.write(&Job(format!("{}\n[incremental]\n", alone.0)));
+    let told = bench.graphflat(&["run", "job.toml", "--json"]).ok();
+    let said = format!("{}{}", told.stdout, told.stderr);
+    assert!(said.contains("cannot start from out/alone"), "{told:?}");
 }
+
+/// The page about versions of graph features.
+const PAGE: &str = include_str!("../docs/job/feature_versions.md");
 
 /// The nightly training of the page runs, and its reader reads rows with the degrees of today.
 #[test]
 fn the_nightly_training_of_the_page_runs_and_its_reader_reads_a_version() {
     let (bench, mut world) = (Bench::empty(), world());
     world.write(&bench, "start");
-    let [start, _, night, _] = blocks("toml")[..] else {
-        panic!("the page has three jobs and the table [input.snapshot]");
+    let start = blocks("toml")[0];
+    let [night] = blocks_of(PAGE, "toml")[..] else {
+        panic!("the page has one job");
     };
     bench.run(&Job::of_text(start), &[]).ok();
     world.night().write(&bench, "changes/2026-11-25");
@@ -506,7 +571,7 @@ fn the_nightly_training_of_the_page_runs_and_its_reader_reads_a_version() {
         "{}\n{}\nfor row in read_features('out/rows-2026-11-26').to_pylist():\n\
          \x20   print(row['target'], row['node_id'], row['in_degree'])\n",
         blocks("python")[0],
-        blocks("python")[1],
+        blocks_of(PAGE, "python")[0],
     );
     let outcome = run_python(&bench, &python, &script);
     let mut found: Vec<&str> = outcome.stdout.lines().collect();

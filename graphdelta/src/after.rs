@@ -128,8 +128,8 @@ impl After {
         partition.in_edges(relation, 0, local, limit)
     }
 
-    /// Returns the sum of the weights of a node's in-edges of a relation, and that of its self-loops.
-    /// It reads all in-edges of nodes whose in-edges were ever edited.
+    /// Returns the sum of the weights of a node's in-edges of a relation, and that of its
+    /// self-loops. It reads all in-edges of nodes whose in-edges were ever edited.
     pub fn weights(&self, relation: usize, node: NodeIdx) -> [f32; 2] {
         if let Some(edits) = self.overlay.edits.get(&(relation, node)) {
             let (mut all, mut loops) = (Vec::new(), Vec::new());
@@ -172,10 +172,12 @@ impl After {
         self.store().partition(owner).features_into(local, out);
     }
 
-    /// Appends the label of a node; that of the store where changes are read without labels.
+    /// Appends the label of a node. Where changes are read without labels, it is that of the store,
+    /// and new nodes have none.
     pub fn label_into(&self, node: NodeIdx, out: &mut Labels) {
         match self.numbers.new_target(node) {
             Some((label, _)) => out.extend(label),
+            None if !self.numbers.is_stored(node) => out.push_none(),
             None => {
                 let (owner, local) = self.store().placement().owner_and_local(node);
                 self.store().partition(owner).label_into(local, out);
@@ -183,10 +185,12 @@ impl After {
         }
     }
 
-    /// Returns the split of a node; that of the store where changes are read without splits.
+    /// Returns the split of a node. Where changes are read without splits, it is that of the store,
+    /// and new nodes have none.
     pub fn split(&self, node: NodeIdx) -> Split {
         match self.numbers.new_target(node) {
             Some((_, split)) => *split,
+            None if !self.numbers.is_stored(node) => Split::None,
             None => {
                 let (owner, local) = self.store().placement().owner_and_local(node);
                 self.store().partition(owner).split(local)
@@ -218,8 +222,8 @@ impl After {
         is_there.then(|| self.numbers.parent_split(node)).flatten()
     }
 
-    /// Lists the nodes that were ever added or replaced by changes with labels or splits, and are not
-    /// removed.
+    /// Lists the nodes that were ever added or replaced by changes with labels or splits, and are
+    /// not removed.
     pub fn upserted(&self) -> impl Iterator<Item = NodeIdx> {
         self.overlay.targets.keys().copied()
     }

@@ -330,9 +330,37 @@ impl<'a> NodeTable<'a> {
         if !matches!(whole.label_kind, Some(NumericLabel::Class)) {
             whole.num_classes = None;
         }
-        let plan = with_op(&whole, op).into_plan(self.base)?;
+        let plan = with_op(&whole, op).into_plan(self.base).or_else(|error| {
+            // The column may hold labels of another kind.
+            whole.label_kind = None;
+            with_op(&whole, op).into_plan(self.base).map_err(|_| error)
+        })?;
         check_columns(self.table, &plan)?;
+        self.check_labels(&plan)?;
         Ok(plan)
+    }
+
+    /// Checks that labels are of the kind of the store's.
+    fn check_labels(&self, changes: &NodesPlan) -> Result<(), DeltaError> {
+        let Some(own) = self.label_meta() else {
+            return Ok(());
+        };
+        let kind = |of: &LabelKind| match of {
+            LabelKind::Class { .. } => "class numbers",
+            LabelKind::ClassName { .. } => "class names",
+            LabelKind::MultiLabel { .. } => "lists of classes",
+            LabelKind::Number => "numbers",
+        };
+        // An empty table of lists has no width, and no labels either.
+        let found = changes.label_meta(vec![String::new()], Some(0));
+        match found.ok().flatten() {
+            Some(found) if kind(&found.kind) != kind(&own.kind) => Err(DeltaError::Columns {
+                table: self.table.table_key(),
+                found: format!("labels that are {}", kind(&found.kind)),
+                expected: format!("labels that are {}", kind(&own.kind)),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Reads the changes.

@@ -26,8 +26,8 @@ pub struct Compaction<'a> {
 }
 
 impl<'a> Compaction<'a> {
-    /// Reads the manifest of an output. `engine` must change when the same version gives other bytes
-    /// than before.
+    /// Reads the manifest of an output. `engine` must change when the same version gives other
+    /// bytes than before.
     ///
     /// # Errors
     ///
@@ -48,8 +48,8 @@ impl<'a> Compaction<'a> {
         })
     }
 
-    /// Returns the manifest of a compaction that is finished; the outputs that it was made of may be
-    /// gone.
+    /// Returns the manifest of a compaction that is finished; the outputs that it was made of may
+    /// be gone.
     ///
     /// # Errors
     ///
@@ -101,9 +101,10 @@ impl<'a> Compaction<'a> {
             return Ok(None);
         };
         let name = &self.source.fingerprint;
-        let record = find_kept::<R>(work_dir, name);
-        let record = record.ok_or_else(|| not_kept(work_dir, self.from))?;
+        let is_there = || find_kept::<R>(work_dir, name);
+        is_there().ok_or_else(|| not_kept(work_dir, self.from))?;
         let versions = KeptVersions::lock(work_dir)?;
+        let record = is_there().ok_or_else(|| self.not_kept(&versions))?;
         match versions.has_graph(name, &record) {
             true => Ok(Some((versions, record))),
             false => Err(DeltaError::Key {
@@ -129,8 +130,8 @@ impl<'a> Compaction<'a> {
     }
 
     /// Returns the error of a working directory that does not keep all rows of the output.
-    pub fn not_kept(&self) -> Option<DeltaError> {
-        self.work_dir.map(|dir| not_kept(dir, self.from))
+    pub fn not_kept(&self, versions: &KeptVersions) -> DeltaError {
+        not_kept(versions.work_dir(), self.from)
     }
 
     /// Finishes the output and returns its manifest; `report` has entries besides the ones of all

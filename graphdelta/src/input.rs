@@ -1,7 +1,8 @@
-//! The input of a version: tables of changes, or the whole tables of the day.
+//! The input of a version: tables of changes, or the whole tables of the day. Two stages of a job
+//! can share what it reaches.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use schemas::{ChangesSpec, ColumnMeta, GraphPlan};
 use serde_json::Value;
@@ -27,11 +28,41 @@ pub struct VersionInput<'a> {
     pub parent: &'a Path,
     /// Whether all rows are computed and written, whatever the changes reach.
     pub full: bool,
+    /// What the stages of the job share; none if only one of them writes a version.
+    pub shared: Option<&'a SharedReach>,
+}
+
+/// What two stages of a job share: the first one reads the tables and finds what they reach for
+/// both, and the second one takes it if the graph of its parent is the same.
+#[derive(Debug)]
+pub struct SharedReach {
+    /// What the second stage reads.
+    later: ReachPlan,
+    found: Mutex<Option<Found>>,
+}
+
+/// What the first of two stages has found.
+#[derive(Clone, Debug)]
+struct Found {
+    /// [`ParentGraph::identity`] of its parent.
+    identity: String,
+    fingerprints: Value,
+    reached: Arc<Reached>,
+}
+
+/// The tables of a version, read or not.
+#[derive(Debug)]
+pub struct NewTables<'a> {
+    input: VersionInput<'a>,
+    labels: bool,
+    fingerprints: Value,
+    /// None if another stage has read them.
+    read: Option<ReadTables>,
 }
 
 /// The tables of a version: tables of changes, or a snapshot.
 #[derive(Debug)]
-pub enum NewTables {
+enum ReadTables {
     /// What has changed, night by night.
     Changes(Vec<Changes>),
     /// All nodes and edges.
@@ -49,14 +80,64 @@ pub struct Reached {
     pub after: After,
 }
 
-impl VersionInput<'_> {
-    /// Reads the tables of changes of a store, or opens those of a snapshot; with the labels and
-    /// splits of the target type if `labels`.
+impl SharedReach {
+    /// Shares what the changes reach with a stage that reads this later.
+    pub fn new(later: ReachPlan) -> Self {
+        Self {
+            later,
+            found: Mutex::default(),
+        }
+    }
+
+    fn found(&self) -> MutexGuard<'_, Option<Found>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the plan of both stages for a first stage that reads hops alone; none if the kept
+    /// in-edges are too few for both, or a layer may aggregate the in-edges of hubs in another way
+    /// than before, which reaches no hop.
+    fn of_both(&self, first: &ReachPlan, keep: &[usize]) -> Option<ReachPlan> {
+        let both = ReachPlan {
+            hops: first.hops.clone(),
+            ..self.later.clone()
+        };
+        let mut limits = both.layers.iter().flatten();
+        let needs_hubs = limits.any(|&limit| limit > both.hub_edges);
+        let is_enough = both
+            .keep()
+            .iter()
+            .zip(keep)
+            .all(|(least, kept)| least <= kept);
+        (first.layers.is_empty() && !needs_hubs && is_enough).then_some(both)
+    }
+}
+
+impl<'a> VersionInput<'a> {
+    /// Reads the tables of changes of a store, or opens those of a snapshot, unless another stage
+    /// has read them; with the labels and splits of the target type if `labels`.
     ///
     /// # Errors
     ///
     /// As [`Changes::read`] and [`Snapshot::open`].
-    pub fn read(&self, store: &Store, labels: bool) -> Result<NewTables, DeltaError> {
+    pub fn read(self, store: &Store, labels: bool) -> Result<NewTables<'a>, DeltaError> {
+        let found = self.shared.and_then(|shared| shared.found().clone());
+        let (read, fingerprints) = match found {
+            Some(found) => (None, found.fingerprints),
+            None => {
+                let read = self.read_tables(store, labels)?;
+                let fingerprints = read.fingerprints()?;
+                (Some(read), fingerprints)
+            }
+        };
+        Ok(NewTables {
+            input: self,
+            labels,
+            fingerprints,
+            read,
+        })
+    }
+
+    fn read_tables(&self, store: &Store, labels: bool) -> Result<ReadTables, DeltaError> {
         let meta = &store.meta().graph;
         let columns: Vec<&[ColumnMeta]> = meta.types.iter().map(|of| &of.columns[..]).collect();
         let of_store = OfStore {
@@ -66,24 +147,20 @@ impl VersionInput<'_> {
         };
         if let Some(tables) = self.snapshot {
             let snapshot = Snapshot::open(tables, self.base, self.graph, of_store)?;
-            return Ok(NewTables::Snapshot(snapshot));
+            return Ok(ReadTables::Snapshot(snapshot));
         }
         let threads = store.cluster().num_threads();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let read = |night| Changes::read(night, self.base, self.graph, of_store);
         let nights = || self.nights.iter().map(read).collect::<Result<_, _>>();
         let nights = pool.map_err(DeltaError::Threads)?.install(nights);
-        Ok(NewTables::Changes(nights?))
+        Ok(ReadTables::Changes(nights?))
     }
 }
 
-impl NewTables {
+impl ReadTables {
     /// Returns fingerprints of the tables.
-    ///
-    /// # Errors
-    ///
-    /// If a file cannot be read.
-    pub fn fingerprints(&self) -> Result<Value, DeltaError> {
+    fn fingerprints(&self) -> Result<Value, DeltaError> {
         match self {
             Self::Changes(nights) => nights.iter().map(Changes::fingerprints).collect(),
             Self::Snapshot(snapshot) => snapshot.fingerprints(),
@@ -101,26 +178,54 @@ impl NewTables {
             .map(|night| numbers.apply(night))
             .collect()
     }
+}
 
-    /// Applies what has changed to the graph of the parent, and finds what it reaches.
+impl NewTables<'_> {
+    /// Returns fingerprints of the tables.
+    pub fn fingerprints(&self) -> &Value {
+        &self.fingerprints
+    }
+
+    /// Applies what has changed to the graph of the parent, and finds what it reaches; takes what
+    /// another stage has found for the same graph.
     ///
     /// # Errors
     ///
     /// If a change cannot be applied: names file and row.
     pub fn reach(
         self,
-        (store, graph): (&Store, &GraphPlan),
+        store: &Store,
         parent: ParentGraph,
         plan: &ReachPlan,
-    ) -> Result<Reached, DeltaError> {
-        let mut numbers = Numbers::of(store, graph, parent.overlay)?;
-        let nights = self.apply(&mut numbers)?;
+    ) -> Result<Arc<Reached>, DeltaError> {
+        let shared = self.input.shared;
+        if let Some(found) = shared.and_then(|shared| shared.found().take())
+            && found.identity == parent.identity
+        {
+            return Ok(found.reached);
+        }
+        let read = match self.read {
+            Some(read) => read,
+            None => self.input.read_tables(store, self.labels)?,
+        };
+        let both = shared.and_then(|shared| Some((shared, shared.of_both(plan, &parent.keep)?)));
+        let plan = both.as_ref().map_or(plan, |(_, of_both)| of_both);
+        let mut numbers = Numbers::of(store, self.input.graph, parent.overlay)?;
+        let nights = read.apply(&mut numbers)?;
         let numbers = Arc::new(numbers);
         let (reach, overlay) = reach(&numbers, nights, &parent.out, plan)?;
-        Ok(Reached {
+        let reached = Arc::new(Reached {
             after: After::new(&numbers, overlay),
             numbers,
             reach,
-        })
+        });
+        if let Some((with_later, _)) = both {
+            *with_later.found() = Some(Found {
+                identity: parent.identity,
+                fingerprints: self.fingerprints,
+                reached: Arc::clone(&reached),
+            });
+        }
+        Ok(reached)
     }
 }

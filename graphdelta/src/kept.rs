@@ -77,6 +77,8 @@ pub struct ParentGraph {
     pub keep: Vec<usize>,
     /// What changes have made of the store.
     pub overlay: Overlay,
+    /// Equal for graphs of the same nodes, features and in-edges.
+    pub identity: String,
     /// The out-edges of the store.
     pub out: OutEdges,
 }
@@ -196,6 +198,11 @@ impl KeptVersions {
         let of_store = folder(&store.meta().fingerprint);
         let of_keep = folder(&hash(format!("{keep:?}").as_bytes()));
         let dir = self.dir.join(format!("out-edges-{of_store}-{of_keep}"));
+        // Their name before it had the number of in-edges.
+        let old = self.dir.join(format!("out-edges-{of_store}"));
+        if self._lock.is_some() && old.exists() {
+            std::fs::remove_dir_all(&old).map_err(failed("remove", &old))?;
+        }
         OutEdges::open_or_write(store, keep, &dir)
     }
 
@@ -231,11 +238,12 @@ impl KeptVersions {
             ));
         }
         let has_all = |kept: &[usize]| kept.iter().zip(read).all(|(kept, read)| kept >= read);
-        let (keep, overlay) = match &record.overlay {
-            None => (keep, Overlay::default()),
+        let (keep, overlay, files) = match &record.overlay {
+            None => (keep, Overlay::default(), Vec::new()),
             Some(kept) if has_all(kept) => {
                 let dir = self.path(name).join(OVERLAY);
-                (kept.clone(), Overlay::read(store, kept, &dir)?)
+                let (overlay, files) = Overlay::read_with_files(store, kept, &dir)?;
+                (kept.clone(), overlay, files)
             }
             Some(_) => {
                 return Err(parent.problem(
@@ -243,7 +251,9 @@ impl KeptVersions {
                 ));
             }
         };
+        let identity = (&store.meta().fingerprint, &keep, files);
         Ok(ParentGraph {
+            identity: serde_json::json!(identity).to_string(),
             out: self.out_edges(store, &keep)?,
             keep,
             overlay,

@@ -30,7 +30,7 @@ pub use changes::{Changes, LabelsOf, OfStore};
 pub use compaction::Compaction;
 pub use error::DeltaError;
 pub use in_edges::KeptEdges;
-pub use input::{NewTables, Reached, VersionInput};
+pub use input::{NewTables, Reached, SharedReach, VersionInput};
 pub use kept::{
     KeptVersions, NoRows, ParentGraph, VersionRecord, find_kept, link, read_nodes, write_nodes,
     write_overlay,

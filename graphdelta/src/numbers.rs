@@ -1,5 +1,7 @@
 //! Numbers nodes and edges of changes: new nodes get numbers after those of the store.
 
+mod targets;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -16,6 +18,8 @@ use crate::DeltaError;
 use crate::Overlay;
 use crate::changes::{Changes, EdgeChanges, NodeChanges};
 use crate::in_edges::has_bits;
+
+pub(crate) use targets::TargetRow;
 
 /// The nodes of a store, and those that changes have added or removed since.
 #[derive(Clone, Debug)]
@@ -36,14 +40,6 @@ pub struct Numbers {
     removed: BTreeSet<NodeIdx>,
     /// By relation, the relation of its reverse edges.
     reverses: Vec<Option<usize>>,
-}
-
-/// Label and split of a node in a table.
-#[derive(Clone, Copy)]
-pub(crate) struct TargetRow<'a> {
-    pub(crate) labels: &'a Labels,
-    pub(crate) split: &'a [Split],
-    pub(crate) at: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -394,18 +390,7 @@ impl Numbers {
             if nodes.insert(node, change).is_some() {
                 return Err(twice(row, &upserts.ids, at));
             }
-            let target = TargetRow {
-                labels: &changes.labels,
-                split: &changes.split,
-                at,
-            };
-            if !changes.split.is_empty() {
-                match self.has_target(node, target) {
-                    true => self.relabelled.remove(&node),
-                    false => self.relabelled.insert(node),
-                };
-                self.targets.insert(node, (target.label(), target.split()));
-            }
+            self.set_target(node, changes, at);
             self.removed.remove(&node);
             self.inputs.insert(node, features);
         }
@@ -462,56 +447,6 @@ impl Numbers {
             ) => own_index == index && has_bits(own, value),
             _ => true,
         }
-    }
-
-    /// Tells whether the parent has the node, with this label and split.
-    pub(crate) fn has_target(&self, node: NodeIdx, new: TargetRow<'_>) -> bool {
-        if self.parent.removed.contains(&node) {
-            return false;
-        }
-        match self.parent_target(node) {
-            Some((labels, split)) => split == new.split() && is_same_label(&labels, &new.label()),
-            None => false,
-        }
-    }
-
-    /// Returns label and split of a node in the parent; none if it has no such node.
-    fn parent_target(&self, node: NodeIdx) -> Option<(Labels, Split)> {
-        if let Some(known) = self.parent.targets.get(&node) {
-            return Some(known.clone());
-        }
-        self.is_stored(node).then(|| self.stored_target(node))
-    }
-
-    /// Returns label and split of a node in the store.
-    fn stored_target(&self, node: NodeIdx) -> (Labels, Split) {
-        let (owner, local) = self.placement().owner_and_local(node);
-        let (partition, graph) = (self.store.partition(owner), &self.store.meta().graph);
-        let label = graph.types[self.type_of(node)].label.as_ref();
-        let mut labels = Labels::empty(label);
-        partition.label_into(local, &mut labels);
-        (labels, partition.split(local))
-    }
-
-    /// Returns label and split of a node after the changes; none if those of the store stand.
-    pub(crate) fn new_target(&self, node: NodeIdx) -> Option<&(Labels, Split)> {
-        self.targets.get(&node)
-    }
-
-    /// Returns the split of a node in the parent; none if it has no such node.
-    pub(crate) fn parent_split(&self, node: NodeIdx) -> Option<Split> {
-        if let Some((_, split)) = self.parent.targets.get(&node) {
-            return Some(*split);
-        }
-        let (owner, local) = self
-            .is_stored(node)
-            .then(|| self.placement().owner_and_local(node))?;
-        Some(self.store.partition(owner).split(local))
-    }
-
-    /// Lists the nodes whose label or split differs from that in the parent.
-    pub(crate) fn relabelled(&self) -> impl Iterator<Item = NodeIdx> {
-        self.relabelled.iter().copied()
     }
 
     fn add(&mut self, type_idx: usize, ids: &Ids, row: usize) -> NodeIdx {
@@ -635,28 +570,6 @@ impl Numbers {
             }
         }
         Ok(())
-    }
-}
-
-impl TargetRow<'_> {
-    /// Returns the label as a column of one row; none where there are no labels.
-    fn label(&self) -> Labels {
-        match self.labels {
-            Labels::None => Labels::None,
-            labels => labels.slice(self.at..self.at + 1),
-        }
-    }
-
-    fn split(&self) -> Split {
-        self.split.get(self.at).copied().unwrap_or(Split::None)
-    }
-}
-
-/// Tells whether two labels have the same bits.
-fn is_same_label(a: &Labels, b: &Labels) -> bool {
-    match (a, b) {
-        (Labels::Number(a), Labels::Number(b)) => has_bits(a, b),
-        _ => a == b,
     }
 }
 

@@ -171,6 +171,15 @@ impl Overlay {
     ///
     /// If it cannot be read, was changed, or belongs to another store or to fewer in-edges.
     pub fn read(store: &Store, keep: &[usize], dir: &Path) -> Result<Self, DeltaError> {
+        Ok(Self::read_with_files(store, keep, dir)?.0)
+    }
+
+    /// [`Self::read`], with the files that it has besides labels and splits.
+    pub(crate) fn read_with_files(
+        store: &Store,
+        keep: &[usize],
+        dir: &Path,
+    ) -> Result<(Self, Vec<FileEntry>), DeltaError> {
         let damaged = |what: String| damaged(dir, what);
         let meta = Meta::read(store, keep, dir)?;
         let mut overlay = Self::default();
@@ -227,7 +236,9 @@ impl Overlay {
             all.kept.insert(key, Arc::new(kept));
             Some(())
         })?;
-        Ok(overlay)
+        let mut files = meta.files;
+        files.retain(|file| file.path != TARGETS);
+        Ok((overlay, files))
     }
 }
 

@@ -14,8 +14,8 @@ use crate::FlattenError;
 /// Must change when the same version gives other bytes than before.
 const ENGINE_VERSION: u32 = 1;
 
-/// Writes all neighbourhoods of the output in `from`, a version or not, to `to`, which keeps rows of
-/// no other output, and returns its manifest. With the working directory of the output, later
+/// Writes all neighbourhoods of the output in `from`, a version or not, to `to`, which keeps rows
+/// of no other output, and returns its manifest. With the working directory of the output, later
 /// versions can continue the new one.
 ///
 /// A part has the targets that are left of a part of the version, and only their neighbourhoods.
@@ -96,10 +96,7 @@ fn left_nodes(
     record: &VersionRecord<NoRows>,
     (compaction, dataset): (&Compaction<'_>, &GraphFeatureDataset),
 ) -> Result<Vec<NodeIdx>, FlattenError> {
-    let not_kept = || {
-        let error = compaction.not_kept();
-        FlattenError::from(error.expect("there is a working directory"))
-    };
+    let not_kept = || FlattenError::from(compaction.not_kept(versions));
     let mut all = Vec::new();
     for name in record
         .earlier

@@ -1,7 +1,5 @@
 //! Errors of flattening a graph.
 
-use std::path::PathBuf;
-
 use cluster::{ClusterError, WorkerError};
 use graphdelta::DeltaError;
 use schemas::{ErrorKind, SchemaError};
@@ -36,15 +34,6 @@ pub enum FlattenError {
     /// Changes could not be read or applied, or what versions need could not be kept.
     #[error(transparent)]
     Changes(Box<DeltaError>),
-    /// An output is finished, but what versions of it need was not kept.
-    #[error(
-        "{} was computed without [incremental], so versions cannot start from it; compute it again \
-         with --stage flatten --fresh", output.display()
-    )]
-    NotKept {
-        /// The directory of the output.
-        output: PathBuf,
-    },
     /// Workers could not be connected, or another one failed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -67,7 +56,7 @@ impl FlattenError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Schema(e) => e.kind(),
-            Self::Key { .. } | Self::NotKept { .. } => ErrorKind::Usage,
+            Self::Key { .. } => ErrorKind::Usage,
             Self::Changes(e) => e.kind(),
             Self::NoTargets { .. } => ErrorKind::Data,
             Self::Store(e) => e.kind(),
@@ -82,9 +71,7 @@ impl WorkerError for FlattenError {
             Self::Store(e) => e.is_peer_failure(),
             Self::Cluster(e) => e.is_peer_failure(),
             Self::Changes(e) => e.is_peer_failure(),
-            Self::Schema(_) | Self::Key { .. } | Self::NotKept { .. } | Self::NoTargets { .. } => {
-                false
-            }
+            Self::Schema(_) | Self::Key { .. } | Self::NoTargets { .. } => false,
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::pair_parts::{PairParts, PartTargets};
 use crate::round::RoundStats;
 use crate::targets::{self, select_targets};
-use crate::version::{KeepFull, check_kept};
+use crate::version::{KeepFull, warn_if_not_kept};
 use crate::wave::{WorkerStats, run_waves};
 use crate::wave_context::WaveContext;
 use crate::{FlattenError, FlattenPlan, SamplePlan, Targets};
@@ -49,7 +49,7 @@ pub fn flatten(
         plan.fresh,
     )? {
         Opened::Done(manifest) => {
-            check_kept(plan, &fingerprint)?;
+            warn_if_not_kept(plan, &fingerprint);
             return Ok(*manifest);
         }
         Opened::Open(output) => Arc::new(output),

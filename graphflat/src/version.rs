@@ -2,19 +2,23 @@
 //! all others stay in the outputs of earlier versions.
 
 mod assembly;
+mod chosen;
+mod decision;
 
-use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use assembly::Assembly;
+use chosen::Chosen;
 use cluster::open_output;
 use graphdelta::{
-    After, Changes, Degrees, DeltaError, GoneRow, KeptRowsOf, KeptVersions, LabelsOf, NoRows,
-    OfStore, Parent, Reach, ReachPlan, Snapshot, VersionInput, VersionRecord, find_kept,
+    After, Changes, Degrees, DeltaError, GoneRow, KeptRowsOf, KeptVersions, LabelsOf, NewTables,
+    NoRows, OfStore, Parent, ReachPlan, Reached, Snapshot, VersionInput, VersionRecord, find_kept,
     named_parent, read_nodes, write_nodes, write_overlay,
 };
-use rayon::iter::{IntoParallelIterator, ParallelIterator};
-use schemas::progress::{Event, Progress};
+use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
+use rayon::slice::ParallelSliceMut;
+use schemas::progress::Progress;
 use schemas::{
     DenseRows, FlattenMeta, GraphFeatureDataset, GraphMeta, IdListPlan, KeptOutput, Manifest,
     NodeIdx, Opened, Output, ParentOutput, Split, VersionMeta, error_chain, keep_at_hop,
@@ -23,25 +27,10 @@ use schemas::{
 use serde_json::{Value, json};
 use store::Store;
 
-use crate::flatten::meta_of;
+pub use decision::FlattenDecision;
+
+use crate::flatten::{ENGINE_VERSION, meta_of};
 use crate::{FlattenError, FlattenPlan, Parts, SamplePlan, Targets, targets};
-
-/// If changes reach more than this share of the targets, in percent, a version keeps no row of its
-/// parent: it costs hardly more, and the next ones need no earlier output.
-const REACHED_MAX: u64 = 90;
-
-/// How a version is computed.
-#[derive(Clone, Debug)]
-pub struct FlattenDecision {
-    /// Why all targets are flattened; none if only those that changes reach.
-    pub full: Option<String>,
-    /// Targets that changes reach, and all of them.
-    pub targets: [u64; 2],
-    /// Nodes whose neighbourhoods of 0, 1, ... hops differ.
-    pub hops: Vec<u64>,
-    /// Bytes that the reached targets take, if they take as many as those of the parent.
-    pub bytes: u64,
-}
 
 /// A version before its rows are written.
 struct Prepared<'a> {
@@ -52,7 +41,7 @@ struct Prepared<'a> {
     record: VersionRecord<NoRows>,
     /// Nodes of the rows of each output that the parent has rows of, its own last.
     nodes: Vec<Option<Vec<NodeIdx>>>,
-    after: After,
+    changed: Arc<Reached>,
     /// In-edges of a node that the overlay has at most.
     keep: Vec<usize>,
     /// Targets whose rows are written.
@@ -103,19 +92,20 @@ pub fn predict_flatten_version(
     let parent = open_parent(input.parent)?;
     // A run may hold the lock; it changes no file that is read here.
     let versions = KeptVersions::unlocked(work_dir);
-    Ok(Prepared::new(plan, parent, &versions, (store, input))?.decision)
+    let tables = input.read(store, true)?;
+    Ok(Prepared::new(plan, parent, &versions, (store, input, tables))?.decision)
 }
 
-/// Applies changes to the graph of the parent, flattens the targets that they reach, commits them as
-/// a version and returns its manifest.
+/// Applies changes to the graph of the parent, flattens the targets that they reach, commits them
+/// as a version and returns its manifest.
 ///
 /// The neighbourhoods are those of a full run on the changed tables, bit for bit.
 ///
 /// # Errors
 ///
-/// If a change cannot be applied, before anything is written: names file and row; if nothing is kept
-/// of the parent or it is one of another graph; if the output or the working directory cannot be
-/// written.
+/// If a change cannot be applied, before anything is written: names file and row; if nothing is
+/// kept of the parent or it is one of another graph; if the output or the working directory cannot
+/// be written.
 pub fn flatten_version(
     plan: &FlattenPlan,
     store: &Store,
@@ -132,9 +122,11 @@ pub fn flatten_version(
     let Some(of_parent) = of_parent else {
         return Err(parent.expect_err("an open parent has a fingerprint"));
     };
+    let tables = input.read(store, true)?;
     let mut identity = json!({
         "flatten": fingerprint(plan, store)?,
-        "changes": input.read(store, true)?.fingerprints()?,
+        "target_type": store.meta().graph.target().name,
+        "changes": tables.fingerprints(),
         "parent": of_parent,
     });
     if input.full {
@@ -152,7 +144,7 @@ pub fn flatten_version(
     }
     let parent = parent?;
     let versions = KeptVersions::lock(work_dir)?;
-    let prepared = Prepared::new(plan, parent, &versions, (store, input))?;
+    let prepared = Prepared::new(plan, parent, &versions, (store, input, tables))?;
     let named = (&*plan.output, "flatten.output");
     let kept = prepared
         .parent
@@ -218,14 +210,15 @@ impl KeepFull {
     }
 }
 
-/// Checks that a finished output has what its versions need, if any are planned.
-pub(crate) fn check_kept(plan: &FlattenPlan, fingerprint: &str) -> Result<(), FlattenError> {
+/// Warns that versions cannot start from a finished output, if any are planned.
+pub(crate) fn warn_if_not_kept(plan: &FlattenPlan, fingerprint: &str) {
     let is_kept = |dir: &Path| find_kept::<NoRows>(dir, fingerprint).is_some();
-    match &plan.kept_in {
-        Some(work_dir) if !is_kept(work_dir) => Err(FlattenError::NotKept {
-            output: plan.output.clone(),
-        }),
-        _ => Ok(()),
+    if plan.kept_in.as_deref().is_some_and(|dir| !is_kept(dir)) {
+        tracing::warn!(
+            "versions of graph features cannot start from {}: what they need was not kept; compute it \
+             again with --stage flatten --fresh if they are to",
+            plan.output.display()
+        );
     }
 }
 
@@ -247,6 +240,7 @@ fn graph_of(parent: &Parent) -> &GraphMeta {
 /// Returns the settings that the rows depend on; a list of targets by its content.
 fn kept_plan(plan: &FlattenPlan, store: &Store) -> Result<Value, FlattenError> {
     let mut settings = plan.settings();
+    settings["engine"] = ENGINE_VERSION.into();
     if let Some(list) = target_list(plan, store)? {
         settings["targets"] = list.fingerprint()?.into();
     }
@@ -283,63 +277,20 @@ impl SamplePlan {
     }
 }
 
-impl FlattenDecision {
-    /// Returns the share of the targets that the changes reach, in percent.
-    fn percent(&self) -> u64 {
-        100 * self.targets[0] / self.targets[1].max(1)
-    }
-
-    /// Returns how the version is computed, in a few words.
-    pub fn summary(&self) -> String {
-        match &self.full {
-            None => "incremental: the changed neighbourhoods are flattened".to_owned(),
-            Some(why) => format!("full: all targets are flattened, because {why}"),
-        }
-    }
-
-    /// Returns a line for the targets and one for each hop.
-    pub fn lines(&self) -> Vec<String> {
-        let [reached, all] = self.targets;
-        let targets = format!("{reached} of {all} targets, about {} bytes", self.bytes);
-        let hops = self.hops.iter().enumerate();
-        let hops = hops.map(|(hop, nodes)| match hop {
-            0 => format!("hop 0: {nodes} nodes are new or have other features"),
-            hop => format!("hop {hop}: {nodes} nodes have other neighbourhoods of {hop} hops"),
-        });
-        std::iter::once(targets).chain(hops).collect()
-    }
-
-    /// Returns the decision as an entry of a report.
-    pub fn to_json(&self) -> Value {
-        json!({
-            "mode": if self.full.is_some() { "full" } else { "incremental" },
-            "why_full": self.full,
-            "reached": { "targets": self.targets[0], "hops": self.hops, "bytes": self.bytes },
-            "all": { "targets": self.targets[1] },
-        })
-    }
-
-    fn report(&self, progress: &Progress) {
-        progress(&Event {
-            stage: "flatten",
-            phase: "plan".to_owned(),
-            done: 0,
-            total: 0,
-            message: Some(format!("{}; {}", self.summary(), self.lines().join("; "))),
-            fields: self.to_json(),
-        });
-    }
-}
-
 impl<'a> Prepared<'a> {
     /// Applies the changes and finds what they reach.
     fn new(
         plan: &'a FlattenPlan,
         parent: Parent,
         versions: &KeptVersions,
-        (store, input): (&Store, VersionInput<'_>),
+        (store, input, tables): (&Store, VersionInput<'_>, NewTables<'_>),
     ) -> Result<Self, FlattenError> {
         let name = parent.manifest.fingerprint.clone();
+        if graph_of(&parent).target_type != store.meta().graph.target_type {
+            return Err(parent
+                .problem("has targets of another type; start with a run without a parent")
+                .into());
+        }
         let not_kept = || parent.is_not_kept(versions.work_dir());
         let record: VersionRecord<NoRows> = versions.record(&name).ok_or_else(not_kept)?;
         let mut nodes = Vec::new();
@@ -352,16 +303,24 @@ impl<'a> Prepared<'a> {
         let read = reach_plan.keep();
         let graph = versions.parent_graph((&parent, &record), store, (&read, read.clone()))?;
         let keep = graph.keep.clone();
-        let changes = input.read(store, true)?;
-        let changed = changes.reach((store, input.graph), graph, &reach_plan)?;
-        let after = changed.after;
-        let chosen = Chosen::new(plan, store, &after)?;
+        let changed = tables.reach(store, graph, &reach_plan)?;
+        let after = &changed.after;
+        let chosen = Chosen::new(plan, store, after)?;
         let reached = chosen.reached(&changed.reach);
-        let all = chosen.count(targets_of(&parent.manifest), &changed.reach);
-        let meta = described(graph_of(&parent), &after);
+        let is_same_plan = record.plan == kept_plan(plan, store)?;
+        let all = match is_same_plan {
+            true => chosen.count(targets_of(&parent.manifest), &changed.reach),
+            false => chosen.all().len() as u64,
+        };
+        if all == 0 {
+            return Err(FlattenError::NoTargets {
+                reason: plan.sample.targets.why_none().to_owned(),
+            });
+        }
+        let meta = described(graph_of(&parent), after);
         let why = match () {
             () if input.full => Some("--full is given".to_owned()),
-            () if record.plan != kept_plan(plan, store)? => {
+            () if !is_same_plan => {
                 Some("a key of [flatten] is another than the parent's".to_owned())
             }
             () if meta != *graph_of(&parent) => {
@@ -385,8 +344,8 @@ impl<'a> Prepared<'a> {
             parent,
             record,
             nodes,
-            after,
             keep,
+            changed,
         })
     }
 
@@ -399,12 +358,16 @@ impl<'a> Prepared<'a> {
         versions: &KeptVersions,
         manifest: &mut Manifest,
     ) -> Result<(), FlattenError> {
-        let (plan, store, after) = (self.plan, self.after.store(), &self.after);
+        let (plan, after) = (self.plan, &self.changed.after);
+        let store = after.store();
         let is_full = self.decision.full.is_some();
         let flatten = meta_of(plan, store);
-        let parts = self.cut();
+        let threads = store.cluster().num_threads();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let pool = pool.map_err(DeltaError::Threads)?;
+        let parts = pool.install(|| self.cut());
         let assembly = Assembly::new(after, &self.meta, &plan.sample.fanouts);
-        self.write_parts(output, &assembly, (&parts, &flatten))?;
+        pool.install(|| self.write_parts(output, &assembly, (&parts, &flatten)))?;
         let written = parts.concat();
         if is_full {
             kept.clear();
@@ -439,18 +402,17 @@ impl<'a> Prepared<'a> {
         Ok(())
     }
 
-    /// Cuts the targets that are written into parts as large as those of a full run, and sorts those
-    /// of a part by id.
+    /// Cuts the targets that are written into parts as large as those of a full run, and sorts
+    /// those of a part by id.
     fn cut(&self) -> Vec<Vec<NodeIdx>> {
-        let mut chosen = self.written.clone();
-        if chosen.is_empty() {
+        if self.written.is_empty() {
             return Vec::new();
         }
         // Targets that share their least source share neighbours, so fewer nodes are in several
         // parts.
-        let (after, meta) = (&self.after, &self.meta);
+        let (after, meta) = (&self.changed.after, &self.meta);
         let relations: Vec<usize> = meta.relations_to(meta.target_type).collect();
-        chosen.sort_by_cached_key(|&node| {
+        let key = |&node: &NodeIdx| {
             let mut sources = relations.iter().enumerate().map(|(at, &relation)| {
                 let first = after.in_edges(relation, node, self.keep[relation]).src;
                 (at, first.iter().min().copied())
@@ -458,7 +420,10 @@ impl<'a> Prepared<'a> {
             let found = sources.find(|(_, least)| least.is_some());
             let (at, least) = found.unwrap_or((relations.len(), None));
             (at, least, node)
-        });
+        };
+        let mut keyed: Vec<_> = self.written.par_iter().map(key).collect();
+        keyed.par_sort_unstable();
+        let chosen = keyed.into_iter().map(|(_, _, node)| node).collect();
         let features = meta.types.iter().map(|of| of.features);
         let all = usize::try_from(self.decision.targets[1]).unwrap_or(usize::MAX);
         let (layout, sample) = (self.plan.layout, &self.plan.sample);
@@ -479,28 +444,23 @@ impl<'a> Prepared<'a> {
         assembly: &Assembly<'_>,
         (parts, flatten): (&[Vec<NodeIdx>], &FlattenMeta),
     ) -> Result<(), FlattenError> {
-        let threads = self.after.store().cluster().num_threads();
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        let pool = pool.map_err(DeltaError::Threads)?;
         let is_full = self.decision.full.is_some();
-        pool.install(|| {
-            let numbers = (0..parts.len()).into_par_iter();
-            numbers.try_for_each(|index| {
-                if output.committed(index).is_some() {
-                    return Ok(());
-                }
-                let (shard, rows) = assembly.shard(&parts[index]);
-                let lent = rows.iter();
-                let lent = lent.map(|of_type| Some(of_type.as_ref()? as &dyn DenseRows));
-                let lent: Vec<Option<&dyn DenseRows>> = lent.collect();
-                let of_version = if is_full {
-                    write_part
-                } else {
-                    write_changed_part
-                };
-                let part = of_version(output, index, &shard, &lent, &self.meta, flatten)?;
-                Ok(output.commit_part(index, part)?)
-            })
+        let numbers = (0..parts.len()).into_par_iter();
+        numbers.try_for_each(|index| {
+            if output.committed(index).is_some() {
+                return Ok(());
+            }
+            let (shard, rows) = assembly.shard(&parts[index]);
+            let lent = rows.iter();
+            let lent = lent.map(|of_type| Some(of_type.as_ref()? as &dyn DenseRows));
+            let lent: Vec<Option<&dyn DenseRows>> = lent.collect();
+            let of_version = if is_full {
+                write_part
+            } else {
+                write_changed_part
+            };
+            let part = of_version(output, index, &shard, &lent, &self.meta, flatten)?;
+            Ok(output.commit_part(index, part)?)
         })
     }
 
@@ -534,7 +494,7 @@ impl<'a> Prepared<'a> {
 
     /// Returns the split of a target of the parent; none if the node was no target of it.
     fn split_of_parent(&self, node: NodeIdx) -> Option<Split> {
-        let split = self.after.split_before(node)?;
+        let split = self.changed.after.split_before(node)?;
         self.plan.sample.targets.takes(split).then_some(split)
     }
 
@@ -545,8 +505,9 @@ impl<'a> Prepared<'a> {
         versions: &KeptVersions,
         (fingerprint, written): (&str, &[NodeIdx]),
     ) -> Result<(), FlattenError> {
-        let (store, dir) = (self.after.store(), versions.begin()?);
-        write_overlay(&dir, store, (self.after.overlay(), &self.keep))?;
+        let (after, dir) = (&self.changed.after, versions.begin()?);
+        let store = after.store();
+        write_overlay(&dir, store, (after.overlay(), &self.keep))?;
         let of_plan = kept_plan(self.plan, store)?;
         let record = VersionRecord {
             parent: Some(self.parent.manifest.fingerprint.clone()),
@@ -565,143 +526,6 @@ fn targets_of(manifest: &Manifest) -> u64 {
     let parts = kept.flat_map(|of| &of.parts).chain(manifest.row_parts());
     let counts = parts.map(|part| part.targets.map_or(part.rows, |counts| counts.total()));
     counts.sum()
-}
-
-/// The targets of a version.
-struct Chosen<'a> {
-    after: &'a After,
-    targets: &'a Targets,
-    target_type: usize,
-    /// Those that are listed, ascending, if they are.
-    listed: Option<Vec<NodeIdx>>,
-}
-
-impl<'a> Chosen<'a> {
-    fn new(plan: &'a FlattenPlan, store: &Store, after: &'a After) -> Result<Self, FlattenError> {
-        let target_type = store.meta().graph.target_type;
-        let listed = target_list(plan, store)?.map(|list| {
-            let ids = list.read()?;
-            let nodes = (0..ids.len()).map(|row| {
-                let node = after.find(target_type, &ids, row);
-                node.ok_or_else(|| FlattenError::from(list.unknown(&ids, row)))
-            });
-            let nodes: BTreeSet<NodeIdx> = nodes.collect::<Result<_, _>>()?;
-            Ok::<_, FlattenError>(nodes.into_iter().collect())
-        });
-        Ok(Self {
-            listed: listed.transpose()?,
-            targets: &plan.sample.targets,
-            target_type,
-            after,
-        })
-    }
-
-    /// Tells whether a node is a target.
-    fn is_target(&self, node: NodeIdx) -> bool {
-        let is_one = || match &self.listed {
-            Some(listed) => listed.binary_search(&node).is_ok(),
-            None => self.targets.takes(self.after.split(node)),
-        };
-        self.after.type_of(node) == self.target_type && !self.after.is_removed(node) && is_one()
-    }
-
-    /// Tells whether a node was a target of the parent.
-    fn was_target(&self, node: NodeIdx) -> bool {
-        let takes = |split| match &self.listed {
-            Some(listed) => listed.binary_search(&node).is_ok(),
-            None => self.targets.takes(split),
-        };
-        let before = || self.after.split_before(node);
-        self.after.type_of(node) == self.target_type && before().is_some_and(takes)
-    }
-
-    /// Lists all targets.
-    fn all(&self) -> Vec<NodeIdx> {
-        match &self.listed {
-            Some(listed) => listed.clone(),
-            None => {
-                let mut nodes = self.after.nodes();
-                nodes.retain(|&node| self.is_target(node));
-                nodes
-            }
-        }
-    }
-
-    /// Lists the nodes that changes may make targets, or whose rows they change: of all others,
-    /// status and row are those of the parent.
-    fn candidates(&self, reach: &Reach) -> Vec<NodeIdx> {
-        let of_hops = reach.hops.last().into_iter().flatten().copied();
-        let mut nodes: Vec<NodeIdx> = of_hops.chain(self.after.relabelled()).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes
-    }
-
-    /// Lists the targets whose rows differ from the parent's.
-    fn reached(&self, reach: &Reach) -> Vec<NodeIdx> {
-        let mut nodes = self.candidates(reach);
-        nodes.retain(|&node| self.is_target(node));
-        nodes
-    }
-
-    /// Returns the number of all targets; the parent has `before`.
-    fn count(&self, before: u64, reach: &Reach) -> u64 {
-        let (mut new, mut gone) = (0, 0);
-        for node in self.candidates(reach) {
-            match (self.was_target(node), self.is_target(node)) {
-                (false, true) => new += 1,
-                (true, false) => gone += 1,
-                _ => {}
-            }
-        }
-        let removed = self.after.removed_now().into_iter();
-        gone += removed.filter(|&node| self.was_target(node)).count() as u64;
-        (before + new).saturating_sub(gone)
-    }
-
-    /// Lists the nodes whose label or split was ever read from changes, and that are no targets.
-    /// Any other node of a row is one still.
-    fn left_out(&self) -> Vec<NodeIdx> {
-        let mut nodes: Vec<NodeIdx> = self.after.upserted().collect();
-        nodes.retain(|&node| !self.is_target(node));
-        nodes
-    }
-}
-
-impl Targets {
-    /// Tells whether a node with this split is a target; any node if targets are listed.
-    fn takes(&self, split: Split) -> bool {
-        match self {
-            Self::All | Self::Listed(_) => true,
-            Self::Labelled => split != Split::None,
-            Self::Train => split == Split::Train,
-        }
-    }
-}
-
-impl FlattenDecision {
-    /// Decides how a version is computed.
-    fn new(full: Option<String>, targets: [u64; 2], hops: Vec<u64>, parent: &Manifest) -> Self {
-        let kept = parent.version.iter().flat_map(|version| &version.kept);
-        let parts = kept.flat_map(|of| &of.parts).chain(parent.row_parts());
-        let (mut rows, mut bytes) = (0, 0);
-        for part in parts {
-            rows += part.rows;
-            bytes += part.files.iter().map(|file| file.bytes).sum::<u64>();
-        }
-        let share = u128::from(bytes) * u128::from(targets[0]) / u128::from(rows.max(1));
-        let mut decision = Self {
-            full,
-            targets,
-            hops,
-            bytes: u64::try_from(share).unwrap_or(u64::MAX),
-        };
-        let percent = decision.percent();
-        if percent > REACHED_MAX && decision.full.is_none() {
-            decision.full = Some(format!("the changes reach {percent} % of the targets"));
-        }
-        decision
-    }
 }
 
 /// Returns the description of a version's tables: that of the parent, with columns for self-loops

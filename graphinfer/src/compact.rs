@@ -40,6 +40,7 @@ pub fn compact(
     let kept = match compaction.lock::<RowFiles>()? {
         Some((versions, _)) => {
             let version = open(&versions, &source.fingerprint)?;
+            let version = version.ok_or_else(|| compaction.not_kept(&versions))?;
             Some((version, versions))
         }
         None => None,
@@ -48,24 +49,19 @@ pub fn compact(
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
-    let of_outputs = kept.as_ref().and_then(|(version, _)| version.as_ref());
-    let of_outputs = of_outputs.map(|version| &version.nodes[..]);
+    let of_outputs = kept.as_ref().map(|(version, _)| &version.nodes[..]);
     let nodes = copy_rows((from, &dataset), &output, of_outputs, progress)?;
     if let Some((version, versions)) = kept {
-        let both = version.zip(nodes);
-        let (kept_rows, listed) = both.ok_or_else(|| {
-            let error = compaction.not_kept();
-            error.expect("there is a working directory")
-        })?;
+        let listed = nodes.ok_or_else(|| compaction.not_kept(&versions))?;
         let names = (&*compaction.fingerprint, &*source.fingerprint);
-        keep_compacted(&versions, names, kept_rows, &listed)?;
+        keep_compacted(&versions, names, version, &listed)?;
     }
     let embedding = source.report["embedding"].clone();
     Ok(compaction.finish(output, &[("embedding", embedding)])?)
 }
 
-/// Copies all rows and returns their nodes; `listed` are those of each output, as
-/// [`OpenVersion::nodes`](crate::kept_versions::OpenVersion::nodes) has them. Returns none if they are not those of all rows.
+/// Copies all rows and returns their nodes; `listed` are those of each output, as an open version
+/// has them. Returns none if they are not those of all rows.
 fn copy_rows(
     (from, dataset): (&Path, &EmbeddingsDataset),
     output: &Output,

@@ -71,8 +71,8 @@ pub(crate) fn open(
     Ok(Some(open))
 }
 
-/// Keeps the rows of a full run. `link_rows` puts their files into a directory; `nodes` are those of
-/// the rows of its output, none if it has those of the store.
+/// Keeps the rows of a full run. `link_rows` puts their files into a directory; `nodes` are those
+/// of the rows of its output, none if it has those of the store.
 pub(crate) fn keep_full(
     versions: &KeptVersions,
     (fingerprint, plan): (&str, &Value),

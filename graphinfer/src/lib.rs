@@ -154,5 +154,6 @@ pub use model::{Sample, StoreNeed};
 pub use neighborhoods::infer_neighborhoods;
 pub use plan::{InferContext, InferPlan};
 pub use version::{
-    Decision, check_kept_model, check_kept_plan, check_version, infer_version, predict_version,
+    Decision, check_kept_model, check_kept_plan, check_version, check_version_input, infer_version,
+    predict_version,
 };

@@ -13,8 +13,8 @@ use crate::plan::InferPlan;
 use crate::threads::Threads;
 use cluster::open_output;
 use graphdelta::{
-    After, Changes, KeptRowsOf, KeptVersions, NewTables, OfStore, Parent, Reach, Snapshot,
-    VersionInput, Work, find_kept, named_parent,
+    Changes, KeptRowsOf, KeptVersions, NewTables, OfStore, Parent, Reached, Snapshot, VersionInput,
+    Work, find_kept, named_parent,
 };
 use schemas::{
     Dangling, EmbeddingsDataset, Event, GraphPlan, KeptOutput, Manifest, NodeIdx, Opened, Output,
@@ -22,6 +22,7 @@ use schemas::{
 };
 use serde_json::{Value, json};
 use std::path::Path;
+use std::sync::Arc;
 use store::Store;
 use writer::VersionWriter;
 
@@ -49,10 +50,9 @@ struct Prepared {
     layers: Layers,
     parent: Parent,
     version: OpenVersion,
-    reached: Reach,
+    reached: Arc<Reached>,
     /// In-edges of a node that the overlay has at most.
     keep: Vec<usize>,
-    after: After,
     decision: Decision,
 }
 
@@ -64,11 +64,26 @@ struct Prepared {
 /// a snapshot is missing or has other columns, or the rows of the model cannot be kept.
 pub fn check_version(plan: &InferPlan, input: VersionInput<'_>) -> Result<(), InferError> {
     let trained = open_model(plan, input.graph)?;
-    let kept = kept_record(&open_parent(input.parent)?, plan)?;
     let sampled = trained.record().sampled.as_ref();
+    let sampling = sampled.map_or(Sampling::Uniform, |of| of.sampling);
+    check_version_input(plan, input, sampling)
+}
+
+/// Checks parent and tables of a version whose model is not trained yet; `sampling` is that of the
+/// store.
+///
+/// # Errors
+///
+/// As [`check_version`], but for the model.
+pub fn check_version_input(
+    plan: &InferPlan,
+    input: VersionInput<'_>,
+    sampling: Sampling,
+) -> Result<(), InferError> {
+    let kept = kept_record(&open_parent(input.parent)?, plan)?;
     let columns = kept.columns();
     let of_store = OfStore {
-        sampling: sampled.map_or(Sampling::Uniform, |of| of.sampling),
+        sampling,
         columns: &columns,
         labels: None,
     };
@@ -174,7 +189,7 @@ pub fn infer_version(
     };
     let changes = input.read(store, false)?;
     let mut identity = layers.plan_json.clone();
-    identity["changes"] = changes.fingerprints()?;
+    identity["changes"] = changes.fingerprints().clone();
     identity["parent"] = json!(of_parent);
     if input.full {
         // Its rows are the same, but it keeps none of its parent.
@@ -298,7 +313,7 @@ impl Prepared {
         layers: Layers,
         parent: Parent,
         versions: &KeptVersions,
-        (store, input, changes): (&Store, VersionInput<'_>, NewTables),
+        (store, input, changes): (&Store, VersionInput<'_>, NewTables<'_>),
     ) -> Result<Self, InferError> {
         let name = parent.manifest.fingerprint.clone();
         let version = open(versions, &name)?;
@@ -307,7 +322,7 @@ impl Prepared {
         let keeps = (&reach_plan.keep()[..], layers.keep());
         let graph = versions.parent_graph((&parent, &version.record), store, keeps)?;
         let keep = graph.keep.clone();
-        let reached = changes.reach((store, input.graph), graph, &reach_plan)?;
+        let reached = changes.reach(store, graph, &reach_plan)?;
         let why = match () {
             () if input.full => Some("--full is given"),
             () if version.record.plan != layers.plan_json => {
@@ -323,11 +338,10 @@ impl Prepared {
         );
         Ok(Self {
             decision: Decision::new(why.map(str::to_owned), work),
-            after: reached.after,
             layers,
             parent,
             version,
-            reached: reached.reach,
+            reached,
             keep,
         })
     }
@@ -342,15 +356,15 @@ impl Prepared {
         manifest: &mut Manifest,
     ) -> Result<(), InferError> {
         let plan = &self.layers.plan;
-        let threads = Threads::new(self.after.store().cluster().num_threads())?;
+        let after = &self.reached.after;
+        let threads = Threads::new(after.store().cluster().num_threads())?;
         let OpenVersion {
             rows: before,
             nodes,
             ..
         } = self.version;
         let is_full = self.decision.full.is_some();
-        let parent = (!is_full).then_some((&self.reached, before));
-        let after = &self.after;
+        let parent = (!is_full).then_some((&self.reached.reach, before));
         let (rows, computed) = compute(&self.layers, (after, &threads), parent)?;
         let num_layers = self.layers.num_layers();
         let writer = VersionWriter {

@@ -137,7 +137,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Returns what the version of embeddings is made of that the job writes; none if it writes none.
+    /// Returns what the version of embeddings is made of that the job writes; none if it writes
+    /// none.
     pub(crate) fn version(&self) -> Option<VersionInput<'_>> {
         Some(self.version_of(self.versions.parent.as_deref()?))
     }
@@ -157,6 +158,7 @@ impl Job {
             base: Path::new(BASE),
             parent,
             full: versions.full,
+            shared: None,
         }
     }
 

@@ -5,14 +5,16 @@ mod targets;
 use std::path::PathBuf;
 
 use gnn::{Decoder, Task};
-use graphflat::{FlattenError, check_flatten_version};
-use graphinfer::{InferPlan, Method, check_kept_model, check_kept_plan, check_version};
+use graphflat::{FlattenError, SamplePlan, check_flatten_version};
+use graphinfer::{
+    InferPlan, Method, check_kept_model, check_kept_plan, check_version, check_version_input,
+};
 use graphscore::{ScoreError, ScorePlan};
 use graphtrainer::metric::Metric;
 use graphtrainer::{Loss, TrainError, TrainPlan, TrainSpec};
 use schemas::dataset::refuse_foreign;
 use schemas::storage::check_writable;
-use schemas::{GraphMeta, LabelKind, LabelMeta, SplitCounts};
+use schemas::{GraphMeta, LabelKind, LabelMeta, Sampling, SplitCounts};
 use serde_json::{Value, json};
 
 use crate::check::taken::is_done;
@@ -85,8 +87,13 @@ fn versions(job: &Job) -> Result<(), JobError> {
         None if job.versions.are_kept && job.brings_model() => {
             Ok(check_kept_model(plan, &job.graph)?)
         }
-        _ if job.versions.are_kept => Ok(check_kept_plan(plan, &job.graph)?),
-        _ => Ok(()),
+        Some(version) => {
+            check_kept_plan(plan, &job.graph)?;
+            let sampling = job.sample().map_or(Sampling::Uniform, SamplePlan::sampling);
+            Ok(check_version_input(plan, version, sampling)?)
+        }
+        None if job.versions.are_kept => Ok(check_kept_plan(plan, &job.graph)?),
+        None => Ok(()),
     }
 }
 

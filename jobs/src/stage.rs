@@ -1,11 +1,13 @@
 //! Runs the stages of a job in order, on one store.
 
+use std::cell::OnceCell;
 use std::time::Instant;
 
 use anyhow::Context as _;
 use cluster::gather_processes;
+use graphdelta::{SharedReach, VersionInput};
 use graphflat::{SamplePlan, Waves};
-use graphinfer::{Method, infer_version};
+use graphinfer::{InferPlan, Method, infer_version};
 use graphtrainer::{Source, TrainPlan};
 use schemas::dataset::is_begun;
 use schemas::progress::Progress;
@@ -125,9 +127,10 @@ fn run_stages(job: &Job, processes: &Processes, console: &Console) -> anyhow::Re
     gather_processes(&processes.cluster, ()).map_err(JobError::from)?;
     let progress = processes.watched(console.progress()?);
     let mut stores = Stores::new(job, &processes.cluster);
+    let reach = OnceCell::new();
     let mut done = Vec::new();
     for &stage in &job.selected {
-        let record = run_stage(job, stage, &mut stores, &progress)
+        let record = run_stage(job, stage, (&mut stores, &reach), &progress)
             .with_context(|| format!("stage {}", stage.name()))?;
         processes.note_done(stage);
         done.push(record);
@@ -148,7 +151,7 @@ fn run_stages(job: &Job, processes: &Processes, console: &Console) -> anyhow::Re
 fn run_stage(
     job: &Job,
     stage: Stage,
-    stores: &mut Stores<'_>,
+    (stores, shared): (&mut Stores<'_>, &OnceCell<SharedReach>),
     progress: &Progress,
 ) -> Result<Done, JobError> {
     let started = Instant::now();
@@ -166,7 +169,12 @@ fn run_stage(
             stored_splits(job, &store)?;
             match job.flatten_version() {
                 Some(version) => {
-                    let of_version = (&*job.work_dir, version);
+                    if let Some(infer) = later_version(job) {
+                        let later = graphinfer::reach_plan(infer, &store)?;
+                        shared.set(SharedReach::new(later)).ok();
+                    }
+                    let shared = shared.get();
+                    let of_version = (&*job.work_dir, VersionInput { shared, ..version });
                     graphflat::flatten_version(plan, &store, of_version, progress)?
                 }
                 None => graphflat::flatten(plan, &store, progress)?,
@@ -191,7 +199,11 @@ fn run_stage(
                     let store = stores.open(stage, progress)?;
                     stored_splits(job, &store)?;
                     match job.version() {
-                        Some(version) => infer_version(plan, &store, version, progress)?,
+                        Some(version) => {
+                            let shared = shared.get();
+                            let version = VersionInput { shared, ..version };
+                            infer_version(plan, &store, version, progress)?
+                        }
                         None => graphinfer::infer(plan, &store, progress)?,
                     }
                 }
@@ -212,6 +224,14 @@ fn run_stage(
         skipped,
         seconds: started.elapsed().as_secs_f64(),
     })
+}
+
+/// Returns the plan of a version of embeddings that the job writes after one of graph features, of
+/// the same changes; none if there is none, or its model is trained first.
+fn later_version(job: &Job) -> Option<&InferPlan> {
+    let plan = job.infer.as_ref().filter(|_| job.version().is_some())?;
+    let is_next = job.runs(Stage::Infer) && job.brings_model() && !is_done(job, Stage::Infer);
+    is_next.then_some(plan)
 }
 
 /// Checks, before a stage writes, that the store's pairs have the splits that the selected stages

@@ -1,12 +1,14 @@
 //! Assembles the neighbourhoods of listed targets from a store and its changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
 use graphdelta::After;
 use rayon::iter::ParallelIterator;
 use rayon::slice::ParallelSlice;
 use schemas::{
-    DenseRows, FeatureMeta, GraphMeta, GraphShard, HopFanouts, NodeIdx, ShardEdges, keep_at_hop,
+    DenseRows, FeatureMeta, GraphMeta, GraphShard, HopFanouts, NodeIdx, ShardEdges, ShardNodes,
+    keep_at_hop,
 };
 
 use crate::round::narrow;
@@ -24,6 +26,8 @@ pub(super) struct Assembly<'a> {
     fanouts: &'a [HopFanouts],
     /// Sums of the weights of the in-edges and self-loops of edited nodes, by relation and node.
     weights: BTreeMap<(usize, NodeIdx), [f32; 2]>,
+    /// [`PartNodes::places`] of no node, for the next parts.
+    places: Mutex<Vec<Vec<u32>>>,
 }
 
 /// The nodes of a part.
@@ -90,6 +94,7 @@ impl<'a> Assembly<'a> {
         let weights = edited.map(|key| (key, after.weights(key.0, key.1)));
         Self {
             weights: weights.collect(),
+            places: Mutex::default(),
             after,
             meta,
             fanouts,
@@ -99,25 +104,32 @@ impl<'a> Assembly<'a> {
     /// Returns the neighbourhoods of some targets, sorted by id, as one shard, and dense features
     /// by type beside it.
     pub(super) fn shard(&self, targets: &[NodeIdx]) -> (GraphShard, Vec<Option<AfterRows<'a>>>) {
-        let found = self.walk(targets);
+        let mut found = self.walk(targets);
         let mut shard = GraphShard::empty(self.meta);
-        for type_idx in 0..self.meta.types.len() {
-            self.append_nodes(&found, type_idx, &mut shard);
-        }
-        for (relation, edges) in shard.edges.iter_mut().enumerate() {
-            for &node in &found.nodes[edges.to] {
-                self.append_degrees((relation, node), edges);
+        let GraphShard { nodes, edges, .. } = &mut shard;
+        let of_nodes = || {
+            for (type_idx, of_type) in nodes.iter_mut().enumerate() {
+                self.append_nodes(&found, type_idx, of_type);
             }
-            for hop in 0..found.hop_ends[edges.to].len() {
-                self.append_edges(&found, (relation, hop), edges);
+        };
+        let of_edges = || {
+            for (relation, of_relation) in edges.iter_mut().enumerate() {
+                for &node in &found.nodes[of_relation.to] {
+                    self.append_degrees((relation, node), of_relation);
+                }
+                for hop in 0..found.hop_ends[of_relation.to].len() {
+                    self.append_edges(&found, (relation, hop), of_relation);
+                }
             }
-        }
+        };
+        rayon::join(of_nodes, of_edges);
+        self.give_back(&mut found);
         let types = found.nodes.into_iter().zip(&self.meta.types);
-        let dense = types.map(|(nodes, of)| match of.features {
+        let dense = types.map(|(own, of)| match of.features {
             FeatureMeta::Dense { dim } => Some(AfterRows {
                 after: self.after,
                 dim,
-                nodes,
+                nodes: own,
             }),
             FeatureMeta::None | FeatureMeta::Sparse { .. } => None,
         });
@@ -144,13 +156,33 @@ impl<'a> Assembly<'a> {
         shard
     }
 
+    /// Returns the places of no node. A thread at work on a part has one list.
+    fn take_places(&self) -> Vec<u32> {
+        let free = self
+            .places
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
+        free.unwrap_or_else(|| vec![NOWHERE; self.after.end()])
+    }
+
+    /// Clears the places of a part's nodes, and keeps the list for the next one.
+    fn give_back(&self, found: &mut PartNodes) {
+        let mut places = std::mem::take(&mut found.places);
+        for node in found.nodes.iter().flatten() {
+            places[node.index()] = NOWHERE;
+        }
+        let free = &mut *self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        free.push(places);
+    }
+
     /// Finds the nodes up to the last hop, and their distances.
     fn walk(&self, targets: &[NodeIdx]) -> PartNodes {
         let num_types = self.meta.types.len();
         let mut found = PartNodes {
             nodes: vec![Vec::new(); num_types],
             hop_ends: vec![Vec::new(); num_types],
-            places: vec![NOWHERE; self.after.end()],
+            places: self.take_places(),
         };
         found.push_hop(self.after, targets);
         for hop in 0..self.fanouts.len() {
@@ -185,8 +217,8 @@ impl<'a> Assembly<'a> {
     }
 
     /// Appends the columns of the nodes of a type, without degrees and dense features.
-    fn append_nodes(&self, found: &PartNodes, type_idx: usize, shard: &mut GraphShard) {
-        let (nodes, own) = (&mut shard.nodes[type_idx], &found.nodes[type_idx]);
+    fn append_nodes(&self, found: &PartNodes, type_idx: usize, nodes: &mut ShardNodes) {
+        let own = &found.nodes[type_idx];
         let is_sparse = matches!(
             self.meta.types[type_idx].features,
             FeatureMeta::Sparse { .. }

@@ -18,6 +18,8 @@ use crate::stores::needed_store;
 pub(super) struct Predicted {
     features: Option<FlattenDecision>,
     embeddings: Option<Decision>,
+    /// Whether the job trains the model of its embeddings.
+    is_trained: bool,
 }
 
 /// Predicts the versions that a job writes.
@@ -30,7 +32,6 @@ pub(super) fn predict(job: &Job) -> Result<Predicted, JobError> {
         _ => None,
     };
     let embeddings = match (job.version(), &job.infer) {
-        // A model that the job trains is another one than the parent's.
         (Some(version), Some(plan)) if job.brings_model() => {
             on_store(job, Stage::Infer, |store| {
                 Ok(predict_version(plan, store, version)?)
@@ -41,6 +42,7 @@ pub(super) fn predict(job: &Job) -> Result<Predicted, JobError> {
     Ok(Predicted {
         features,
         embeddings,
+        is_trained: job.version().is_some() && job.infer.is_some() && !job.brings_model(),
     })
 }
 
@@ -79,7 +81,10 @@ impl Predicted {
             let lines = std::iter::once(of.summary()).chain(of.lines());
             lines.map(|line| format!("version  {line}"))
         });
-        features.chain(embeddings).collect()
+        let trained = self.is_trained.then(|| {
+            "version  full: all rows are computed, because the job trains the model".to_owned()
+        });
+        features.chain(embeddings).chain(trained).collect()
     }
 
     /// Adds the versions to a report.

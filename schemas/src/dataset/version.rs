@@ -18,8 +18,8 @@ pub(crate) const REPLACED: &str = "_replaced.parquet";
 /// those of nodes in rows that it keeps.
 pub(crate) const DEGREES: &str = "_degrees";
 
-/// Table of the removed nodes, beside the parts of a version. Its name follows theirs, so that readers
-/// of the folder take the columns of a part.
+/// Table of the removed nodes, beside the parts of a version. Its name follows theirs, so that
+/// readers of the folder take the columns of a part.
 pub(crate) const DELETES: &str = "part-deletes.parquet";
 
 /// Folder of the parts of a version.
@@ -157,8 +157,8 @@ fn real_path(path: &Path) -> PathBuf {
     real.unwrap_or(path)
 }
 
-/// Returns the directory that [`path_from`] has written in a version in `dir`. If that is a symbolic
-/// link, outputs beside it are those beside the directory that it names.
+/// Returns the directory that [`path_from`] has written in a version in `dir`. If that is a
+/// symbolic link, outputs beside it are those beside the directory that it names.
 fn path_at(dir: &Path, written: &str) -> PathBuf {
     let is_link = !storage::is_remote(dir) && dir.is_symlink();
     let dir = if is_link { &real_path(dir) } else { dir };

@@ -15,8 +15,8 @@ use crate::error::{Result, SchemaError};
 use crate::fanout::{FlattenMeta, Layout};
 use crate::ids::Ids;
 
-/// A finished flatten output. The rows of a version are those of earlier outputs that it keeps, with
-/// the degrees of today, and its own.
+/// A finished flatten output. The rows of a version are those of earlier outputs that it keeps,
+/// with the degrees of today, and its own.
 #[derive(Clone, Debug)]
 pub struct GraphFeatureDataset {
     dir: PathBuf,
@@ -34,8 +34,8 @@ impl GraphFeatureDataset {
     ///
     /// # Errors
     ///
-    /// If it is not finished or of another stage, or a file has another size than the manifest says;
-    /// of a version also if an earlier output, of which it keeps rows, is gone.
+    /// If it is not finished or of another stage, or a file has another size than the manifest
+    /// says; of a version also if an earlier output, of which it keeps rows, is gone.
     pub fn open(dir: &Path) -> Result<Self> {
         let manifest = read_manifest(dir)?;
         let described = manifest.graph.clone().zip(manifest.flatten.clone());
@@ -126,8 +126,8 @@ impl GraphFeatureDataset {
         part.entry.rows.saturating_sub(part.replaced.len() as u64)
     }
 
-    /// Returns the rows of a part that a version has replaced, ascending; in layout `shards`, rows of
-    /// the target type's nodes.
+    /// Returns the rows of a part that a version has replaced, ascending; in layout `shards`, rows
+    /// of the target type's nodes.
     ///
     /// # Panics
     ///
@@ -187,8 +187,9 @@ impl GraphFeatureDataset {
         self.find_features(index, None, usize::MAX)
     }
 
-    /// Reads the first `limit` neighbourhoods of a part; with `target`, of the target with this id. In
-    /// layout `rows` they may be those of pairs; with `target`, of the pairs and negatives with it.
+    /// Reads the first `limit` neighbourhoods of a part; with `target`, of the target with this id.
+    /// In layout `rows` they may be those of pairs; with `target`, of the pairs and negatives with
+    /// it.
     ///
     /// Targets of a shard often share most of their nodes, so that all neighbourhoods together are
     /// far larger than the part.

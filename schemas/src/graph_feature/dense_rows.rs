@@ -4,7 +4,7 @@ use super::ShardNodes;
 use crate::columns::Features;
 
 /// Dense features of a shard's nodes of one type, in the shard or outside of it.
-pub trait DenseRows {
+pub trait DenseRows: Sync {
     /// Returns the number of features a node.
     fn dim(&self) -> usize;
 

@@ -20,9 +20,9 @@ use crate::table_writer::{Column, Strings, TableWriter};
 /// Rows of a batch.
 const ROWS: usize = 1 << 16;
 
-/// Writes the tables of a version of graph features besides its rows. `degrees` has the ids of nodes
-/// whose degrees rows of earlier outputs may hold as they were, and their degrees now; its other
-/// columns are not read. The caller commits the part.
+/// Writes the tables of a version of graph features besides its rows. `degrees` has the ids of
+/// nodes whose degrees rows of earlier outputs may hold as they were, and their degrees now; its
+/// other columns are not read. The caller commits the part.
 ///
 /// # Errors
 ///

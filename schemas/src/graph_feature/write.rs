@@ -206,22 +206,44 @@ impl Part<'_> {
 
     /// Writes all tables; the nodes are forced to the disk while the edges are encoded.
     fn write_shard(&self) -> Result<Vec<FileEntry>> {
-        let types = 0..self.meta.types.len();
-        let mut files: Vec<_> = types
-            .map(|type_idx| self.write_nodes(type_idx))
-            .collect::<Result<_>>()?;
+        if self.folder.is_some() {
+            return self.write_shard_at_once();
+        }
+        let mut files = self.write_all_nodes()?;
         let (synced, edges) = std::thread::scope(|scope| {
             let sync = || files.iter().try_for_each(|file| self.output.sync(file));
             let sync = spawn_scoped(scope, "sync", sync)?;
-            let relations = 0..self.meta.relations.len();
-            let edges = relations.map(|relation| self.write_edges(relation));
-            let edges: Result<Vec<FileEntry>> = edges.collect();
+            let edges = self.write_all_edges();
             Ok::<_, SchemaError>((sync.join().expect("it does not panic"), edges))
         })?;
         synced?;
         files.extend(edges?);
         files.extend(self.write_pairs()?);
         Ok(files)
+    }
+
+    /// Writes nodes and edges on a thread each: a version often has one part alone.
+    fn write_shard_at_once(&self) -> Result<Vec<FileEntry>> {
+        let (nodes, edges) = std::thread::scope(|scope| {
+            let edges = spawn_scoped(scope, "edges", || self.write_all_edges())?;
+            let nodes = self.write_all_nodes();
+            Ok::<_, SchemaError>((nodes, edges.join().expect("it does not panic")))
+        })?;
+        let mut files = nodes?;
+        files.extend(edges?);
+        Ok(files)
+    }
+
+    fn write_all_nodes(&self) -> Result<Vec<FileEntry>> {
+        let types = 0..self.meta.types.len();
+        types.map(|type_idx| self.write_nodes(type_idx)).collect()
+    }
+
+    fn write_all_edges(&self) -> Result<Vec<FileEntry>> {
+        let relations = 0..self.meta.relations.len();
+        relations
+            .map(|relation| self.write_edges(relation))
+            .collect()
     }
 
     /// Writes the table of the pairs, if the input has pairs.
