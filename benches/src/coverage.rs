@@ -142,6 +142,11 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
         Not("`cargo bench -p graphscore --bench best` measures it, before and after"),
     ),
     (
+        "docs/benchmarks/versions.md#A night of graph features",
+        1,
+        Not("`benches/versions/features.py` prints it"),
+    ),
+    (
         "docs/benchmarks/versions.md#A night",
         4,
         Not("`benches/versions/nightly.py` and `typed.py` print them"),
