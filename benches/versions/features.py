@@ -10,12 +10,11 @@ neighbourhoods of each version is compared with that on the full run's, bit for 
 """
 import argparse
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as parquet
-from nightly import CASES, INPUT, draw_changes, in_turns, rows, run, size, written_share
+from nightly import CASES, INPUT, changed_tables, draw_changes, in_turns, make_graph, rows, run
+from nightly import size, written_share
 
 
 def main():
@@ -30,11 +29,7 @@ def main():
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     args = parser.parse_args()
     args.program = str(Path(shutil.which(args.program)).resolve())
-    if not (args.dir / "nodes.parquet").exists():
-        generate = [args.program, "generate", args.dir, "--seed", "1", "--features", "64"]
-        counts = ["--nodes", args.nodes, "--edges", args.edges]
-        subprocess.run([str(of) for of in generate + counts], check=True)
-    edges = parquet.read_table(args.dir / "edges.parquet")
+    edges = make_graph(args)
     folders = {case: draw_changes(args, edges, case, at) for at, case in enumerate(CASES, 1)}
     print("| layout | changes | targets | bytes | changes | snapshot | full run | ratios | memory |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -51,12 +46,7 @@ def main():
         for case in args.cases:
             folder = folders[case]
             parents = '[incremental]\nparent = "first/rows"\nfeatures = "first/features"\n'
-            # Labels and splits of nodes stay.
-            tables = {
-                "changes": f'[input.changes]\nedges = "{folder.name}/changes.parquet"\n\n',
-                "snapshot": '[input.snapshot]\nnodes = "nodes.parquet"\n'
-                f'edges = "{folder.name}/edges.parquet"\n\n',
-            }
+            tables = changed_tables(folder)
             jobs = {
                 name: start + text + stages.replace("OUT", name) + parents
                 for name, text in tables.items()

@@ -192,6 +192,24 @@ def copy_tables(args):
     parquet.write_table(pa.table(ends), args.dir / "edges.parquet")
 
 
+def make_graph(args):
+    """Writes the graph of `graphflat generate`, if it is not there; returns its edges."""
+    if not (args.dir / "nodes.parquet").exists():
+        generate = [args.program, "generate", args.dir, "--seed", "1", "--features", "64"]
+        counts = ["--nodes", args.nodes, "--edges", args.edges]
+        subprocess.run([str(of) for of in generate + counts], check=True)
+    return parquet.read_table(args.dir / "edges.parquet")
+
+
+def changed_tables(folder):
+    """Returns the tables of a job with changes, and of one with a snapshot, by its name."""
+    return {
+        "changes": f"[input.changes]\nedges = \"{folder.name}/changes.parquet\"\n\n",
+        "snapshot": "[input.snapshot]\nnodes = \"nodes.parquet\"\n"
+        f"edges = \"{folder.name}/edges.parquet\"\n\n",
+    }
+
+
 def size(output):
     return sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
 
@@ -210,11 +228,7 @@ def main():
     if args.tables:
         args.dir.mkdir(exist_ok=True)
         copy_tables(args)
-    elif not (args.dir / "nodes.parquet").exists():
-        generate = [args.program, "generate", args.dir, "--seed", "1", "--features", "64"]
-        counts = ["--nodes", args.nodes, "--edges", args.edges]
-        subprocess.run([str(of) for of in generate + counts], check=True)
-    edges = parquet.read_table(args.dir / "edges.parquet")
+    edges = make_graph(args)
     folders = {case: draw_changes(args, edges, case, at) for at, case in enumerate(CASES, 1)}
     print("| model | changes | rows | bytes | changes | snapshot | full run | ratios | memory |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -231,11 +245,7 @@ def main():
         run(args, "first", first)
         for case, folder in folders.items():
             of_parent = f"\n[incremental]\nparent = \"first-{model}\"\n"
-            tables = {
-                "changes": f"[input.changes]\nedges = \"{folder.name}/changes.parquet\"\n\n",
-                "snapshot": "[input.snapshot]\nnodes = \"nodes.parquet\"\n"
-                f"edges = \"{folder.name}/edges.parquet\"\n\n",
-            }
+            tables = changed_tables(folder)
             jobs = {
                 name: start + text + infer.replace("OUT", name) + of_parent
                 for name, text in tables.items()
