@@ -272,6 +272,27 @@ fn check_counts_by_type_and_relation_and_predicts_the_output() {
 }
 
 #[test]
+fn graph_features_of_another_type_are_another_plan() {
+    let bench = bench();
+    let (flatten, _) = JOB.split_once("[train]").unwrap();
+    let of_type = |name: &str| {
+        Job::of_text(flatten).with(
+            "fanouts = [{ written_by = 5 }, 4]",
+            &format!("fanouts = [5, 4]\ntargets = \"all\"\ntarget_type = \"{name}\""),
+        )
+    };
+    bench.run(&of_type("author"), &[]).ok();
+    let features = bench.data_files("out/features");
+    let other = bench.run(&of_type("paper"), &[]);
+    assert_eq!(other.code, 2, "{other:#?}");
+    assert!(other.stderr.contains("of another plan"), "{other:#?}");
+    assert_same_bytes(&features, &bench.data_files("out/features"), "refused");
+    bench.run(&of_type("paper"), &["--fresh"]).ok();
+    let plan = &bench.manifest("out/features")["plan"];
+    assert_eq!(plan["target_type"], "paper");
+}
+
+#[test]
 fn a_where_without_rows_is_a_warning() {
     let bench = bench();
     let job = Job::of_text(JOB).with("\"cites\" }", "\"citez\" }");

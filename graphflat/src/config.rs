@@ -136,6 +136,8 @@ pub struct SamplePlan {
     pub(crate) fanouts: Vec<HopFanouts>,
     pub(crate) sampling: Sampling,
     pub(crate) targets: Targets,
+    /// Name of the targets' node type; none if nodes have no types.
+    pub(crate) target_type: Option<String>,
     pub(crate) targets_per_part: Option<usize>,
     /// Where targets are the ends of pairs.
     pub(crate) pairs: Option<PairsCut>,
@@ -253,7 +255,7 @@ impl FlattenSpec {
             Ok(fanouts) if found.is_empty() => {
                 let plan = self.plan(fanouts, base, fresh);
                 let plan = plan.map(|mut plan| {
-                    plan.sample.pairs = plan.sample.pairs.filter(|_| graph.pairs.is_some());
+                    plan.sample = plan.sample.of(graph, target_type);
                     plan
                 });
                 plan.map_err(|error| vec![error])
@@ -315,10 +317,7 @@ impl FlattenSpec {
         match fanouts::by_relation(&self.fanouts, graph, target_type) {
             Ok(fanouts) if found.is_empty() => {
                 let plan = self.sample_plan(fanouts, base);
-                let plan = plan.map(|mut plan| {
-                    plan.pairs = plan.pairs.filter(|_| graph.pairs.is_some());
-                    plan
-                });
+                let plan = plan.map(|plan| plan.of(graph, target_type));
                 plan.map_err(|error| vec![error])
             }
             checked => {
@@ -348,6 +347,7 @@ impl FlattenSpec {
             fanouts,
             sampling: self.sampling,
             targets,
+            target_type: None,
             targets_per_part: self.targets_per_part,
             pairs: Some(PairsCut {
                 per_part: self.pairs_per_part,
@@ -367,6 +367,14 @@ fn key(key: &'static str, value: impl Display, allowed: impl Into<String>) -> Fl
 }
 
 impl SamplePlan {
+    /// Returns the sample of a graph whose targets are of the type `target_type`.
+    fn of(mut self, graph: &GraphPlan, target_type: usize) -> Self {
+        self.pairs = self.pairs.filter(|_| graph.pairs.is_some());
+        let name = &graph.types[target_type].name;
+        self.target_type = (!name.is_empty()).then(|| name.clone());
+        self
+    }
+
     /// Returns the fan-outs, hop 1 first.
     pub fn fanouts(&self) -> &[HopFanouts] {
         &self.fanouts
@@ -381,7 +389,7 @@ impl SamplePlan {
             "targets": self.targets,
             "targets_per_part": self.targets_per_part,
         });
-        self.add_pairs(&mut settings);
+        self.add_graph(&mut settings);
         settings
     }
 
@@ -475,7 +483,7 @@ impl FlattenPlan {
             "samples_per_target": self.samples,
             "targets_per_part": self.sample.targets_per_part,
         });
-        self.sample.add_pairs(&mut settings);
+        self.sample.add_graph(&mut settings);
         settings
     }
 

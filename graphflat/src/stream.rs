@@ -229,7 +229,7 @@ impl SamplePlan {
             "targets": self.targets,
             "targets_per_part": self.targets_per_part,
         });
-        self.add_pairs(&mut settings);
+        self.add_graph(&mut settings);
         // A list of targets is identified by its content, not by its path.
         if let Some(list) = list {
             settings["targets"] = list.fingerprint()?.into();

@@ -54,8 +54,11 @@ impl FlattenSpec {
 }
 
 impl SamplePlan {
-    /// Adds the settings of pairs, if targets are their ends.
-    pub(crate) fn add_pairs(&self, settings: &mut serde_json::Value) {
+    /// Adds the type of the targets, and the settings of pairs if targets are their ends.
+    pub(crate) fn add_graph(&self, settings: &mut serde_json::Value) {
+        if let Some(name) = &self.target_type {
+            settings["target_type"] = name.as_str().into();
+        }
         if let Some(pairs) = self.pairs {
             settings["pairs_per_part"] = pairs.per_part.into();
             settings["negatives_per_part"] = pairs.negatives.into();
