@@ -3,7 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -1246,12 +1246,17 @@ fn a_parent_named_by_a_link_is_recorded_by_its_real_path() {
 /// Folders in `work/versions` of some outputs, with whether they have a graph; none if removed.
 fn kept(bench: &Bench, outputs: &[&str]) -> Vec<Option<bool>> {
     let of_output = |output: &&str| {
-        let name = bench.manifest(&format!("out/{output}"))["fingerprint"].clone();
-        let name = name.as_str().unwrap().replace(':', "-");
-        let dir = bench.path("work/versions").join(name);
+        let dir = kept_dir(bench, output);
         dir.exists().then(|| dir.join("overlay").exists())
     };
     outputs.iter().map(of_output).collect()
+}
+
+/// Directory in which what later versions need of an output is kept.
+fn kept_dir(bench: &Bench, output: &str) -> PathBuf {
+    let name = bench.manifest(&format!("out/{output}"))["fingerprint"].clone();
+    let name = name.as_str().unwrap().replace(':', "-");
+    bench.path("work/versions").join(name)
 }
 
 #[test]
@@ -1308,6 +1313,24 @@ fn versions_go_on_with_other_workers_and_keys() {
     // It keeps no row of earlier outputs.
     std::fs::remove_dir_all(bench.path("out/v1")).unwrap();
     assert!(rows(&bench, "out/v2") == expected);
+}
+
+/// A version computes all rows if the program that wrote the parent may compute other bytes.
+#[test]
+fn a_parent_of_another_engine_gives_no_rows() {
+    let (bench, _) = started(1);
+    let path = kept_dir(&bench, "v0").join("version.json");
+    let mut record: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert!(record["plan"]["engine"].is_u64(), "{record:#}");
+    record["plan"]["engine"] = 0.into();
+    std::fs::write(&path, record.to_string()).unwrap();
+    bench.run(&version("v1", "v0", &["night-1"], ""), &[]).ok();
+    let why = bench.manifest("out/v1")["report"]["why_full"].clone();
+    assert_eq!(
+        why,
+        "the parent was written by a version of graphflat that may compute other bytes"
+    );
 }
 
 /// Kills of [`kills_at_random_moments_leave_whole_versions`].

@@ -1,11 +1,14 @@
 //! Versions of graph features: tables of changes in, the neighbourhoods of a full run out, by the
 //! real binary.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
+use arrow::array::{ArrayRef, AsArray as _, Float32Array, Int64Array, StringArray};
+use arrow::datatypes::Int64Type;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use schemas::{ExtractScratch, GraphFeature, GraphFeatureDataset, SplitCounts};
 
 use crate::harness::{Bench, Job, mix};
@@ -14,7 +17,7 @@ use crate::incremental_typed::{self, TypedWorld};
 use crate::needs::python;
 
 /// The graphs of a chain, and how a job names their tables.
-trait Chain {
+pub(crate) trait Chain {
     /// Draws the changes of a night, applies them, and writes them to one folder and the whole
     /// tables to another.
     fn night(&mut self, bench: &Bench, night: &str, whole: &str);
@@ -59,7 +62,7 @@ impl Chain for TypedWorld {
 }
 
 /// Graph features of the tables in `tables`; `flatten` are further keys of [flatten].
-fn features<C: Chain>(work: &str, tables: &str, output: &str, flatten: &str) -> Job {
+pub(crate) fn features<C: Chain>(work: &str, tables: &str, output: &str, flatten: &str) -> Job {
     Job(format!(
         "{}[flatten]\noutput = \"out/{output}\"\nhops = 2\nfanouts = [4, 3]\n{flatten}\n",
         C::head(work, tables)
@@ -67,7 +70,7 @@ fn features<C: Chain>(work: &str, tables: &str, output: &str, flatten: &str) -> 
 }
 
 /// A version of graph features whose output is `out/OUTPUT`, of the tables in `list`.
-fn version<C: Chain>(output: &str, parent: &str, list: &str, flatten: &str) -> Job {
+pub(crate) fn version<C: Chain>(output: &str, parent: &str, list: &str, flatten: &str) -> Job {
     let written = format!("{list}[flatten]\n");
     let job = features::<C>("work", "start", output, flatten).with("[flatten]\n", &written);
     Job(format!(
@@ -78,7 +81,7 @@ fn version<C: Chain>(output: &str, parent: &str, list: &str, flatten: &str) -> J
 
 /// Reads the neighbourhoods of all targets, by id. Checks that both ways to read a part agree, and
 /// that parts have as many targets as the manifests say.
-fn read(bench: &Bench, output: &str) -> BTreeMap<String, GraphFeature> {
+pub(crate) fn read(bench: &Bench, output: &str) -> BTreeMap<String, GraphFeature> {
     let dataset = GraphFeatureDataset::open(&bench.path(output)).unwrap();
     let mut all = BTreeMap::new();
     for part in 0..dataset.num_parts() {
@@ -353,6 +356,84 @@ fn a_model_is_trained_on_a_version() {
     assert!(shown.contains(&all), "{shown}");
 }
 
+/// Groups of [`write_groups`].
+const GROUPS: i64 = 40;
+
+/// Writes groups of six nodes. Node 0 of a group hears from nodes 2 to 5, and node 1 from node 0.
+/// In the night three of the edges to node 0 go.
+fn write_groups(bench: &Bench) {
+    let column = |values: Vec<i64>| -> ArrayRef { Arc::new(Int64Array::from(values)) };
+    let ends = |of: &[[i64; 2]]| {
+        let [src, dst] = [0, 1].map(|end| column(of.iter().map(|edge| edge[end]).collect()));
+        vec![("src", src), ("dst", dst)]
+    };
+    let nodes: Vec<i64> = (0..6 * GROUPS).collect();
+    let numbers = |sign: f32| -> ArrayRef {
+        let number = |node: &i64| sign * f32::from(u8::try_from(node % 7).unwrap());
+        Arc::new(Float32Array::from_iter_values(nodes.iter().map(number)))
+    };
+    let splits = StringArray::from_iter_values(nodes.iter().map(|_| "train"));
+    let edges = nodes.iter().filter(|&node| node % 6 > 0);
+    let edges = edges.map(|&node| match node % 6 {
+        1 => [node - 1, node],
+        at => [node, node - at],
+    });
+    let edges: Vec<[i64; 2]> = edges.collect();
+    for dir in ["start", "night"] {
+        std::fs::create_dir(bench.path(dir)).unwrap();
+    }
+    bench.write_table(
+        "start/nodes.parquet",
+        vec![
+            ("id", column(nodes.clone())),
+            ("x", numbers(1.0)),
+            ("y", numbers(-1.0)),
+            ("label", column(nodes.iter().map(|node| node % 2).collect())),
+            ("split", Arc::new(splits)),
+        ],
+    );
+    bench.write_table("start/edges.parquet", ends(&edges));
+    let gone: Vec<[i64; 2]> = edges.into_iter().filter(|[src, _]| src % 6 > 2).collect();
+    let ops = StringArray::from_iter_values(gone.iter().map(|_| "delete"));
+    let mut changes = ends(&gone);
+    changes.push(("op", Arc::new(ops)));
+    bench.write_table("night/edges.parquet", changes);
+}
+
+/// A part that is kept lists in-edges of a replaced target that are gone. Its other targets read
+/// fewer of them, also without pruning.
+#[test]
+fn a_training_without_pruning_reads_no_edges_that_are_gone() {
+    let bench = Bench::empty();
+    write_groups(&bench);
+    let fanouts = |job: Job| job.with("[4, 3]", "[4, 1]");
+    let start = fanouts(features::<World>("work", "start", "v0", ""));
+    bench
+        .run(&Job(format!("{}\n[incremental]\n", start.0)), &[])
+        .ok();
+    let list = "[input.changes]\nedges = \"night/edges.parquet\"\n\n";
+    bench
+        .run(&fanouts(version::<World>("v1", "v0", list, "")), &[])
+        .ok();
+    // Node 1 is kept where the first edge of node 0 in the sample stays.
+    let report = bench.manifest("out/v1")["report"].clone();
+    let reached = report["reached"]["targets"].as_i64().unwrap();
+    assert!((GROUPS + 1..2 * GROUPS).contains(&reached), "{report}");
+    let metrics = [true, false].map(|pruning| {
+        let output = format!("out/model-{pruning}");
+        let job = Job(format!(
+            "{}[train]\ninput = \"out/v1\"\noutput = \"{output}\"\nmodel = \"sage\"\n\
+             hidden = [8]\nepochs = 2\nbatch_size = 1000\npruning = {pruning}\n",
+            head("work", "start")
+        ));
+        bench.run(&job, &[]).ok();
+        let text = std::fs::read_to_string(bench.path(&output).join("model.json")).unwrap();
+        let model: serde_json::Value = serde_json::from_str(&text).unwrap();
+        model["metrics"].clone()
+    });
+    assert_eq!(metrics[0], metrics[1]);
+}
+
 /// A night's versions of graph features and embeddings, in one job, find once what the changes
 /// reach.
 #[test]
@@ -398,6 +479,32 @@ fn versions_of_both_stages_are_full_runs() {
         let found = crate::incremental::rows(&bench, &format!("out/e{at}"));
         assert!(found == expected_rows, "night {at}");
     }
+}
+
+/// A model that was trained with another seed has a store of its own, so the stages share nothing.
+#[test]
+fn both_stages_may_have_stores_of_their_own() {
+    let (bench, world) = started(1, "");
+    let training = "[train]\noutput = \"out/model\"\nmodel = \"sage\"\nhidden = [8]\nepochs = 1\n";
+    let other = features::<World>("work-other", "start", "other", "");
+    let other = other.with("seed = 7", "seed = 9");
+    bench
+        .run(&Job(format!("{}\n{training}", other.0)), &[])
+        .ok();
+    let infer =
+        |output: &str| format!("[infer]\noutput = \"out/{output}\"\nmodel = \"out/model\"\n");
+    let first = format!("{}{}\n[incremental]\n", head("work", "start"), infer("e0"));
+    bench.run(&Job(first), &[]).ok();
+    let both = format!("{}\n[incremental]\nparent = \"out/e0\"\n", infer("e1"));
+    let job = of_night("v1", "v0", "night-1", "").with("[incremental]\n", &both);
+    bench.run(&job, &[]).ok();
+    world.write(&bench, "now");
+    let whole = features::<World>("work-now", "now", "now", "");
+    let whole = Job(format!("{}\n{}", whole.0, infer("e-now")));
+    bench.run(&whole, &[]).ok();
+    assert!(read(&bench, "out/v1") == read(&bench, "out/now"));
+    let rows = ["out/e1", "out/e-now"].map(|output| crate::incremental::rows(&bench, output));
+    assert!(rows[0] == rows[1]);
 }
 
 /// Runs the job of `out/v1`, which must fail with a message that ends so.
@@ -603,6 +710,91 @@ fn check_predicts_a_version_of_features() {
     assert_eq!(manifest["report"], predicted);
     let written = manifest["version"]["upserts"].clone();
     assert_eq!(predicted["reached"]["targets"], written);
+    // A finished version needs no parent any more, neither here nor in a run.
+    std::fs::remove_dir_all(bench.path("out/v0")).unwrap();
+    bench.graphflat(&["check", "job.toml"]).ok();
+    bench.graphflat(&["run", "job.toml"]).ok();
+}
+
+/// Several nights at once: a target may change in one of them and be gone in the next.
+#[test]
+fn several_nights_are_one_version() {
+    let (bench, mut world) = (Bench::empty(), world());
+    world.write(&bench, "start");
+    let start = features::<World>("work", "start", "v0", "");
+    bench
+        .run(&Job(format!("{}\n[incremental]\n", start.0)), &[])
+        .ok();
+    let mut nights = String::new();
+    for at in 1..=3 {
+        let night = format!("night-{at}");
+        world.night().write(&bench, &night);
+        nights += &World::list("changes", &night).replace("[input.changes]", "[[input.changes]]");
+    }
+    bench
+        .run(&version::<World>("v1", "v0", &nights, ""), &[])
+        .ok();
+    world.write(&bench, "now");
+    bench
+        .run(&features::<World>("work-now", "now", "now", ""), &[])
+        .ok();
+    assert!(read(&bench, "out/v1") == read(&bench, "out/now"));
+    assert_eq!(counts(&bench, "out/v1"), counts(&bench, "out/now"));
+}
+
+/// Listed targets, one of which only the changes bring.
+#[test]
+fn versions_of_listed_targets_are_full_runs() {
+    let (bench, mut world) = (Bench::empty(), world());
+    world.write(&bench, "start");
+    let ids = |tables: &str| {
+        let path = bench.path(&format!("{tables}/nodes.parquet"));
+        let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap());
+        let batches = reader.unwrap().build().unwrap().map(Result::unwrap);
+        let ids = batches.map(|batch| Arc::clone(batch.column_by_name("id").unwrap()));
+        ids.collect::<Vec<ArrayRef>>()
+    };
+    let before = ids("start");
+    world.night().write(&bench, "night-1");
+    world.write(&bench, "now");
+    let number = |column: &ArrayRef, row: usize| column.as_primitive::<Int64Type>().value(row);
+    let numbers = |columns: &[ArrayRef]| {
+        let all = columns.iter();
+        let all = all.flat_map(|column| (0..column.len()).map(move |row| number(column, row)));
+        all.collect::<BTreeSet<i64>>()
+    };
+    let (old, now) = (numbers(&before), numbers(&ids("now")));
+    let new = now
+        .difference(&old)
+        .next()
+        .copied()
+        .expect("a night brings nodes");
+    let listed = old.intersection(&now).step_by(3).copied().chain([new]);
+    let listed: ArrayRef = Arc::new(Int64Array::from_iter_values(listed));
+    bench.write_table("listed.parquet", vec![("id", listed)]);
+    let key = "targets = \"listed.parquet\"\n";
+    let without_new = old.intersection(&now).step_by(3).copied();
+    let without_new: ArrayRef = Arc::new(Int64Array::from_iter_values(without_new));
+    bench.write_table("first.parquet", vec![("id", without_new)]);
+    let first = "targets = \"first.parquet\"\n";
+    let start = features::<World>("work", "start", "v0", first);
+    bench
+        .run(&Job(format!("{}\n[incremental]\n", start.0)), &[])
+        .ok();
+    let job = of_night("v1", "v0", "night-1", key);
+    bench.write(&job);
+    bench.graphflat(&["check", "job.toml"]).ok();
+    bench.run(&job, &[]).ok();
+    bench
+        .run(&features::<World>("work-now", "now", "now", key), &[])
+        .ok();
+    assert!(read(&bench, "out/v1") == read(&bench, "out/now"));
+    let same = of_night("same", "v0", "night-1", first);
+    bench.run(&same, &[]).ok();
+    bench
+        .run(&features::<World>("work-first", "now", "first", first), &[])
+        .ok();
+    assert!(read(&bench, "out/same") == read(&bench, "out/first"));
 }
 
 /// A killed run leaves its parent as it was, and goes on.

@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use crate::harness::{Bench, Job, Outcome, mix};
 use crate::incremental::{World, first, full, rows, version};
+use crate::incremental_features::{
+    Chain as _, features, read as neighbourhoods, version as features_version,
+};
 use crate::needs::slow;
 use crate::stores::{Store, assert_tidy};
 
@@ -44,7 +47,7 @@ impl<'a> Chain<'a> {
             expected: vec![shown(&inspect(&bench, store, "out/v0").ok())],
             bench,
         };
-        chain.put("start");
+        put(store, &chain.bench, "start");
         for at in 1..=NIGHTS {
             let (night, tables) = (format!("night-{at}"), format!("tables-{at}"));
             world.night().write(&chain.bench, &night);
@@ -52,44 +55,22 @@ impl<'a> Chain<'a> {
             full(&chain.bench, &tables, "", |job| job);
             let found = inspect(&chain.bench, store, &format!("out/full-{tables}")).ok();
             chain.expected.push(shown(&found));
-            chain.put(&night);
+            put(store, &chain.bench, &night);
         }
         std::fs::remove_dir_all(chain.bench.path("work")).unwrap();
         chain
     }
 
-    /// Copies the tables in a folder of the bench into the store.
-    fn put(&self, folder: &str) {
-        for name in ["nodes", "edges"] {
-            let name = format!("{folder}/{name}.parquet");
-            let bytes = std::fs::read(self.bench.path(&name)).unwrap();
-            self.store.put(&name, bytes);
-        }
-    }
-
-    /// The job with its tables and outputs in the store.
-    fn on_store(&self, job: &Job) -> Job {
-        let places = ["out/", "start/", "night-"];
-        let on_store = |text: String, place: &str| {
-            let url = &self.store.url;
-            text.replace(&format!("\"{place}"), &format!("\"{url}/{place}"))
-        };
-        let text = places
-            .iter()
-            .fold(job.0.clone(), |text, place| on_store(text, place));
-        Job(text)
-    }
-
     /// The first job.
     fn first(&self) -> Job {
-        self.on_store(&first("sage", ""))
+        on_store(self.store, &first("sage", ""))
     }
 
     /// The job of a night; `name` is that of the chain.
     fn night(&self, name: &str, at: usize) -> Job {
         let (own, parent) = (output(name, at), output(name, at - 1));
         let night = format!("night-{at}");
-        self.on_store(&version(&own, &parent, &[&night], ""))
+        on_store(self.store, &version(&own, &parent, &[&night], ""))
     }
 
     fn inspect(&self, output: &str) -> Outcome {
@@ -133,6 +114,33 @@ impl<'a> Chain<'a> {
             reader.join().unwrap();
             outcome.ok();
         });
+    }
+}
+
+/// Copies the tables in a folder of the bench into the store.
+fn put(store: &Store, bench: &Bench, folder: &str) {
+    for name in ["nodes", "edges"] {
+        let name = format!("{folder}/{name}.parquet");
+        let bytes = std::fs::read(bench.path(&name)).unwrap();
+        store.put(&name, bytes);
+    }
+}
+
+/// The job with its tables and outputs in the store.
+fn on_store(store: &Store, job: &Job) -> Job {
+    let places = ["out/", "start/", "night-"];
+    let moved = places.iter().fold(job.0.clone(), |text, place| {
+        text.replace(&format!("\"{place}"), &format!("\"{}/{place}", store.url))
+    });
+    Job(moved)
+}
+
+/// Copies all outputs in the store to `copy/` of the bench.
+fn copy_outputs(store: &Store, bench: &Bench) {
+    for (name, bytes) in store.files("out") {
+        let path = bench.path("copy").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
     }
 }
 
@@ -203,11 +211,7 @@ fn check_chain(store: &Store) {
         listed.stdout
     );
     // Outputs side by side may be copied together.
-    for (name, bytes) in store.files("out") {
-        let path = bench.path("copy").join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, bytes).unwrap();
-    }
+    copy_outputs(store, bench);
     let expected = rows(bench, &format!("out/full-tables-{NIGHTS}"));
     assert!(rows(bench, &format!("copy/{last}")) == expected);
     // A parent that is gone is one clear line.
@@ -223,6 +227,47 @@ fn check_chain(store: &Store) {
         outcome.stderr.contains("holds no finished output"),
         "{outcome:?}"
     );
+}
+
+/// Checks that versions of graph features on a store are full runs, and that a finished one is not
+/// repeated.
+fn check_features(store: &Store) {
+    let (bench, mut world) = (Bench::empty(), World::new());
+    world.write(&bench, "start");
+    put(store, &bench, "start");
+    let start = features::<World>("work", "start", "v0", "");
+    let start = start.with("[flatten]\n", "[incremental]\n\n[flatten]\n");
+    store.run(&bench, &on_store(store, &start), &[]).ok();
+    for at in 1..=NIGHTS {
+        let (own, parent) = (format!("v{at}"), format!("v{}", at - 1));
+        let (night, tables) = (format!("night-{at}"), format!("tables-{at}"));
+        world.night().write(&bench, &night);
+        put(store, &bench, &night);
+        let list = World::list("changes", &night);
+        let job = features_version::<World>(&own, &parent, &list, "");
+        let job = on_store(store, &job);
+        store.run(&bench, &job, &[]).ok();
+        let own = format!("out/{own}");
+        assert_tidy(store, &own);
+        let before = store.files(&own);
+        store.run(&bench, &job, &[]).ok();
+        assert_eq!(
+            before,
+            store.files(&own),
+            "a finished version was written again"
+        );
+        world.write(&bench, &tables);
+        let full = features::<World>(&format!("work-{tables}"), &tables, &tables, "");
+        bench.run(&full, &[]).ok();
+    }
+    copy_outputs(store, &bench);
+    for at in 1..=NIGHTS {
+        let expected = neighbourhoods(&bench, &format!("out/tables-{at}"));
+        assert!(
+            neighbourhoods(&bench, &format!("copy/v{at}")) == expected,
+            "{at}"
+        );
+    }
 }
 
 /// Checks that kills of runs of a chain leave whole versions: a reader polls all the time.
@@ -294,6 +339,24 @@ fn versions_on_an_s3_server_are_full_runs() {
 #[test]
 fn versions_on_hdfs_are_full_runs() {
     Store::hdfs("versions").iter().for_each(check_chain);
+}
+
+#[test]
+fn versions_of_features_on_s3_in_process_are_full_runs() {
+    check_features(&Store::s3_in_process("feature-versions"));
+}
+
+#[test]
+fn versions_of_features_on_an_s3_server_are_full_runs() {
+    let store = Store::s3_server("feature-versions");
+    store.iter().for_each(check_features);
+}
+
+#[test]
+fn versions_of_features_on_hdfs_are_full_runs() {
+    Store::hdfs("feature-versions")
+        .iter()
+        .for_each(check_features);
 }
 
 #[test]

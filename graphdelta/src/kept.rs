@@ -114,6 +114,18 @@ impl<R> VersionRecord<R> {
             of_types => of_types.iter().map(|of| &of[..]).collect(),
         }
     }
+
+    /// Returns why an output with another plan keeps none of the version's rows; none if it has the
+    /// same plan. `other_key` says so where keys of the job are others.
+    pub fn why_full(&self, plan: &Value, other_key: &'static str) -> Option<&'static str> {
+        match () {
+            () if self.plan["engine"] != plan["engine"] => Some(
+                "the parent was written by a version of graphflat that may compute other bytes",
+            ),
+            () if self.plan != *plan => Some(other_key),
+            () => None,
+        }
+    }
 }
 
 fn read_record<R: DeserializeOwned>(dir: &Path) -> Option<VersionRecord<R>> {
@@ -196,7 +208,12 @@ impl KeptVersions {
     /// As [`OutEdges::open_or_write`].
     pub fn out_edges(&self, store: &Store, keep: &[usize]) -> Result<OutEdges, DeltaError> {
         let of_store = folder(&store.meta().fingerprint);
-        let of_keep = folder(&hash(format!("{keep:?}").as_bytes()));
+        let stored = &store.meta().keep;
+        let kept = match stored.is_enough(keep) {
+            true => format!("{keep:?}"),
+            false => format!("{keep:?} of {stored:?}"),
+        };
+        let of_keep = folder(&hash(kept.as_bytes()));
         let dir = self.dir.join(format!("out-edges-{of_store}-{of_keep}"));
         // Their name before it had the number of in-edges.
         let old = self.dir.join(format!("out-edges-{of_store}"));
@@ -288,9 +305,7 @@ impl KeptVersions {
         let path = from.join(RECORD);
         let text = serde_json::to_vec_pretty(record).expect("a record is plain data");
         std::fs::write(&path, text).map_err(failed("write", &path))?;
-        if to.exists() {
-            std::fs::remove_dir_all(&to).map_err(failed("remove", &to))?;
-        }
+        self.remove(&to)?;
         std::fs::rename(&from, &to).map_err(failed("rename", &from))
     }
 

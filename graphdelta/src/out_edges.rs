@@ -146,15 +146,16 @@ impl OutEdges {
             }
             _ => {}
         }
+        // Written beside it and renamed when it is whole, since `check` may write it beside a run.
+        let mut unfinished = dir.as_os_str().to_owned();
+        unfinished.push(format!(".{}", std::process::id()));
+        let unfinished = PathBuf::from(unfinished);
         let create = || -> std::io::Result<()> {
-            std::fs::create_dir_all(dir)?;
-            match std::fs::remove_file(&path) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
-                _ => Ok(()),
-            }
+            remove_dir(&unfinished)?;
+            std::fs::create_dir_all(&unfinished)
         };
         create().map_err(|e| failed("write", e.into()))?;
-        let (read, limits, to) = (store.clone(), keep.to_vec(), dir.to_owned());
+        let (read, limits, to) = (store.clone(), keep.to_vec(), unfinished.clone());
         let files = run_workers(store.cluster(), move |peer| {
             let written = write(peer, &read, &limits, &to);
             peer.agree(written)
@@ -165,9 +166,15 @@ impl OutEdges {
             files,
         };
         let finish = || -> Result<(), StoreCause> {
-            let temporary = dir.join("out-edges.json.tmp");
-            std::fs::write(&temporary, serde_json::to_vec_pretty(&meta)?)?;
-            Ok(std::fs::rename(temporary, &path)?)
+            std::fs::write(unfinished.join(META), serde_json::to_vec_pretty(&meta)?)?;
+            if !path.exists() {
+                remove_dir(dir)?;
+            }
+            match std::fs::rename(&unfinished, dir) {
+                // Another process has written the same.
+                Err(_) if path.exists() => Ok(remove_dir(&unfinished)?),
+                renamed => Ok(renamed?),
+            }
         };
         finish().map_err(|source| failed("write", source))?;
         Self::open(store, keep, dir)
@@ -182,6 +189,14 @@ impl OutEdges {
             keep: keep.to_vec(),
             of_workers: opened.into_iter().collect::<Result<_, _>>()?,
         })
+    }
+}
+
+/// Removes a directory, if it is there.
+fn remove_dir(dir: &Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
     }
 }
 

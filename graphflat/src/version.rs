@@ -7,6 +7,7 @@ mod decision;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use assembly::Assembly;
 use chosen::Chosen;
@@ -16,7 +17,7 @@ use graphdelta::{
     NoRows, OfStore, Parent, ReachPlan, Reached, Snapshot, VersionInput, VersionRecord, find_kept,
     named_parent, read_nodes, write_nodes, write_overlay,
 };
-use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 use schemas::progress::Progress;
 use schemas::{
@@ -66,6 +67,10 @@ pub fn check_flatten_version(
     let found = find_kept::<NoRows>(work_dir, &parent.manifest.fingerprint);
     let record = found.ok_or_else(|| parent.is_not_kept(work_dir))?;
     let (columns, meta) = (record.columns(), graph_of(&parent));
+    check_target_type(
+        &parent,
+        plan.sample.target_type.as_deref().unwrap_or_default(),
+    )?;
     let of_store = OfStore {
         sampling: plan.sample.sampling,
         columns: &columns,
@@ -125,7 +130,6 @@ pub fn flatten_version(
     let tables = input.read(store, true)?;
     let mut identity = json!({
         "flatten": fingerprint(plan, store)?,
-        "target_type": store.meta().graph.target().name,
         "changes": tables.fingerprints(),
         "parent": of_parent,
     });
@@ -231,6 +235,18 @@ fn open_parent(dir: &Path) -> Result<Parent, FlattenError> {
     })
 }
 
+/// Refuses a parent whose targets are not of the type `name`.
+fn check_target_type(parent: &Parent, name: &str) -> Result<(), DeltaError> {
+    let found = &graph_of(parent).target().name;
+    if found == name {
+        return Ok(());
+    }
+    Err(parent.problem(format!(
+        "has targets of type `{found}`, the job those of type `{name}`; start with a run without a \
+         parent"
+    )))
+}
+
 /// Returns the description of a parent's tables.
 fn graph_of(parent: &Parent) -> &GraphMeta {
     let graph = parent.manifest.graph.as_ref();
@@ -286,11 +302,7 @@ impl<'a> Prepared<'a> {
         (store, input, tables): (&Store, VersionInput<'_>, NewTables<'_>),
     ) -> Result<Self, FlattenError> {
         let name = parent.manifest.fingerprint.clone();
-        if graph_of(&parent).target_type != store.meta().graph.target_type {
-            return Err(parent
-                .problem("has targets of another type; start with a run without a parent")
-                .into());
-        }
+        check_target_type(&parent, &store.meta().graph.target().name)?;
         let not_kept = || parent.is_not_kept(versions.work_dir());
         let record: VersionRecord<NoRows> = versions.record(&name).ok_or_else(not_kept)?;
         let mut nodes = Vec::new();
@@ -307,30 +319,34 @@ impl<'a> Prepared<'a> {
         let after = &changed.after;
         let chosen = Chosen::new(plan, store, after)?;
         let reached = chosen.reached(&changed.reach);
-        let is_same_plan = record.plan == kept_plan(plan, store)?;
-        let all = match is_same_plan {
-            true => chosen.count(targets_of(&parent.manifest), &changed.reach),
-            false => chosen.all().len() as u64,
+        let other_key = "a key of [flatten] is another than the parent's";
+        let other_plan = record.why_full(&kept_plan(plan, store)?, other_key);
+        let all = match other_plan {
+            None => chosen.count(targets_of(&parent.manifest), &changed.reach),
+            Some(_) => chosen.all().len() as u64,
         };
         if all == 0 {
             return Err(FlattenError::NoTargets {
-                reason: plan.sample.targets.why_none().to_owned(),
+                reason: format!("after the changes, {}", plan.sample.targets.why_none()),
             });
         }
         let meta = described(graph_of(&parent), after);
         let why = match () {
-            () if input.full => Some("--full is given".to_owned()),
-            () if !is_same_plan => {
-                Some("a key of [flatten] is another than the parent's".to_owned())
-            }
+            () if input.full => Some("--full is given"),
+            () if other_plan.is_some() => other_plan,
             () if meta != *graph_of(&parent) => {
-                Some("the parent has no column for the first self-loop".to_owned())
+                Some("the parent has no column for the first self-loop")
             }
             () => None,
         };
         let hops = changed.reach.hops.iter().map(|of_hop| of_hop.len() as u64);
         let counts = [reached.len() as u64, all];
-        let decision = FlattenDecision::new(why, counts, hops.collect(), &parent.manifest);
+        let decision = FlattenDecision::new(
+            why.map(str::to_owned),
+            counts,
+            hops.collect(),
+            &parent.manifest,
+        );
         let written = match decision.full {
             Some(_) => chosen.all(),
             None => reached,
@@ -437,7 +453,7 @@ impl<'a> Prepared<'a> {
         sorted.collect()
     }
 
-    /// Writes and commits the parts on all threads.
+    /// Writes and commits the parts on all threads; as many at once as the memory allows.
     fn write_parts(
         &self,
         output: &Output,
@@ -445,8 +461,10 @@ impl<'a> Prepared<'a> {
         (parts, flatten): (&[Vec<NodeIdx>], &FlattenMeta),
     ) -> Result<(), FlattenError> {
         let is_full = self.decision.full.is_some();
-        let numbers = (0..parts.len()).into_par_iter();
-        numbers.try_for_each(|index| {
+        let of_place = assembly.place_bytes().max(1);
+        let most = (self.plan.memory_budget / 2 / of_place).max(1);
+        let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let write = |index: usize| -> Result<(), FlattenError> {
             if output.committed(index).is_some() {
                 return Ok(());
             }
@@ -461,7 +479,21 @@ impl<'a> Prepared<'a> {
             };
             let part = of_version(output, index, &shard, &lent, &self.meta, flatten)?;
             Ok(output.commit_part(index, part)?)
-        })
+        };
+        // Each thread has one part at a time: a thread that waits in a part begins no other.
+        let written = rayon::broadcast(|thread| {
+            if thread.index() >= most {
+                return Ok(());
+            }
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= parts.len() || has_failed.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                write(index).inspect_err(|_| has_failed.store(true, Ordering::Relaxed))?;
+            }
+        });
+        written.into_iter().collect()
     }
 
     /// Returns the position of the file of a part whose first rows are the targets.

@@ -19,6 +19,14 @@ pub(crate) fn plan_json(
     settings
 }
 
+/// Returns what rows that are kept depend on, beside the graph: the plan of their output and the
+/// engine.
+pub(crate) fn kept_plan(plan_json: &serde_json::Value) -> serde_json::Value {
+    let mut kept = plan_json.clone();
+    kept["engine"] = ENGINE_VERSION.into();
+    kept
+}
+
 /// Returns how many in-edges are read, as the settings have it.
 pub(crate) fn limit_json(limit: usize) -> serde_json::Value {
     match limit {

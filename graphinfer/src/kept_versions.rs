@@ -2,6 +2,7 @@
 //! working directory.
 
 use crate::InferError;
+use crate::identity::kept_plan;
 use crate::kept_rows::KeptRows;
 use crate::rows::RowRecord;
 use graphdelta::{
@@ -89,7 +90,7 @@ pub(crate) fn keep_full(
     };
     let record = VersionRecord {
         nodes: nodes.map(|nodes| write_nodes(&dir, nodes)).transpose()?,
-        ..VersionRecord::new(store, plan, of_stage)
+        ..VersionRecord::new(store, &kept_plan(plan), of_stage)
     };
     Ok(versions.finish(fingerprint, &record)?)
 }

@@ -5,7 +5,7 @@ mod writer;
 
 use crate::InferError;
 use crate::changed_rows::{Layers, compute, open_kept, refuse_plan};
-use crate::identity::fingerprint;
+use crate::identity::{fingerprint, kept_plan};
 use crate::infer::finished;
 use crate::kept_versions::{KeptRecord, NewVersion, OpenVersion, RowFiles, keep, open};
 use crate::model::Trained;
@@ -323,12 +323,10 @@ impl Prepared {
         let graph = versions.parent_graph((&parent, &version.record), store, keeps)?;
         let keep = graph.keep.clone();
         let reached = changes.reach(store, graph, &reach_plan)?;
-        let why = match () {
-            () if input.full => Some("--full is given"),
-            () if version.record.plan != layers.plan_json => {
-                Some("the model or a key of [infer] is another than the parent's")
-            }
-            () => None,
+        let other_key = "the model or a key of [infer] is another than the parent's";
+        let why = match input.full {
+            true => Some("--full is given"),
+            false => (version.record).why_full(&kept_plan(&layers.plan_json), other_key),
         };
         let is_computed = |layer, type_idx| layers.needed.has(layer, type_idx);
         let (reach, numbers) = (&reached.reach, &reached.numbers);
@@ -398,7 +396,7 @@ impl Prepared {
         }
         let new = NewVersion {
             parent: &self.parent.manifest.fingerprint,
-            plan: &self.layers.plan_json,
+            plan: &kept_plan(&self.layers.plan_json),
             earlier: kept.iter().map(|of| of.fingerprint.clone()).collect(),
             overlay: after.overlay(),
             keep: &self.keep,

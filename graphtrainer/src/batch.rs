@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gnn::kernel::Partitioning;
 use gnn::typed::{RelationEnds, Schema, TypedBlock, TypedBlockData};
 use gnn::{Block, Input};
-use schemas::{Features, GraphShard, HopFanouts, Sampling, use_at_layer};
+use schemas::{Features, GraphShard, HopFanouts, Sampling, keep_at_hop, use_at_layer};
 
 use crate::any_model::{typed_blocks, untyped_blocks};
 use crate::{TrainError, convert};
@@ -185,10 +185,8 @@ fn layers_from(walk: Walk<'_>, options: &BlockOptions) -> Layers {
     let (pieces, schema) = (walk.pieces(), walk.schema());
     let (mut walk, layers) = walk_layers(walk, &options.fanouts);
     let num_nodes = walk.num_nodes();
-    let no_rows = || vec![0; schema.types.len()];
-    let num_inner = layers
-        .last()
-        .map_or_else(no_rows, |layer| layer.num_dst.clone());
+    // Where the nodes of each distance end; the last layer computes the targets.
+    let ends_of_hops: Vec<Vec<usize>> = layers.iter().map(|layer| layer.num_dst.clone()).collect();
     let columns = NodeColumns::gather(pieces, schema, &walk.places, &options.edges);
     let mut data = Vec::with_capacity(layers.len());
     for (layer, pruned) in (1..).zip(layers.into_iter().rev()) {
@@ -202,7 +200,13 @@ fn layers_from(walk: Walk<'_>, options: &BlockOptions) -> Layers {
         } else {
             let known = |(relation, ends): (usize, &RelationEnds)| {
                 let limit = use_at_layer(&options.fanouts, relation, layer);
-                walk.known(relation, num_inner[ends.to], num_nodes[ends.to], limit)
+                // A shard may list more in-edges of a node that is nearer to another target.
+                let inner = (0..).zip(&ends_of_hops).map(|(hop, of_types)| {
+                    let kept = keep_at_hop(&options.fanouts, relation, hop);
+                    (of_types[ends.to], limit.min(kept))
+                });
+                let inner: Vec<(usize, usize)> = inner.collect();
+                walk.known(relation, &inner, num_nodes[ends.to])
             };
             let edges = schema.relations.iter().enumerate().map(known).collect();
             columns.block(

@@ -81,13 +81,13 @@ fn look(job: &Job) -> Result<Looked, JobError> {
     let prediction = match &job.flatten {
         Some(plan) => {
             let pairs = pairs.as_ref();
-            Some(predict(
-                &survey,
-                &job.graph,
-                plan,
-                batch_targets(job, pairs),
-                pairs,
-            )?)
+            let batch = batch_targets(job, pairs);
+            let found = predict(&survey, &job.graph, plan, batch, pairs);
+            match job.flatten_version() {
+                // Its targets may be nodes that only the changes bring.
+                Some(_) => found.ok(),
+                None => Some(found?),
+            }
         }
         None => None,
     };

@@ -26,7 +26,7 @@ use crate::preflight::{pair_splits, preflight};
 use crate::processes::Processes;
 use crate::report::{Done, report};
 use crate::source::Edits;
-use crate::stores::Stores;
+use crate::stores::{Stores, needed_store};
 
 /// Runs a job.
 ///
@@ -169,7 +169,7 @@ fn run_stage(
             stored_splits(job, &store)?;
             match job.flatten_version() {
                 Some(version) => {
-                    if let Some(infer) = later_version(job) {
+                    if let Some(infer) = later_version(job)? {
                         let later = graphinfer::reach_plan(infer, &store)?;
                         shared.set(SharedReach::new(later)).ok();
                     }
@@ -227,11 +227,18 @@ fn run_stage(
 }
 
 /// Returns the plan of a version of embeddings that the job writes after one of graph features, of
-/// the same changes; none if there is none, or its model is trained first.
-fn later_version(job: &Job) -> Option<&InferPlan> {
-    let plan = job.infer.as_ref().filter(|_| job.version().is_some())?;
+/// the same changes and store; none if there is none, or its model is trained first.
+fn later_version(job: &Job) -> Result<Option<&InferPlan>, JobError> {
+    let Some(plan) = job.infer.as_ref().filter(|_| job.version().is_some()) else {
+        return Ok(None);
+    };
     let is_next = job.runs(Stage::Infer) && job.brings_model() && !is_done(job, Stage::Infer);
-    is_next.then_some(plan)
+    if !is_next {
+        return Ok(None);
+    }
+    let dir = |stage| Ok::<_, JobError>(needed_store(job, stage)?.map(|of_store| of_store.dir));
+    let is_shared = dir(Stage::Flatten)? == dir(Stage::Infer)?;
+    Ok(is_shared.then_some(plan))
 }
 
 /// Checks, before a stage writes, that the store's pairs have the splits that the selected stages

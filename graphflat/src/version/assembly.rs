@@ -156,6 +156,11 @@ impl<'a> Assembly<'a> {
         shard
     }
 
+    /// Returns the bytes of the places of a part at work.
+    pub(super) fn place_bytes(&self) -> usize {
+        size_of::<u32>() * self.after.end()
+    }
+
     /// Returns the places of no node. A thread at work on a part has one list.
     fn take_places(&self) -> Vec<u32> {
         let free = self

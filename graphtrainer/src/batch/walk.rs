@@ -161,22 +161,22 @@ impl<'a> Walk<'a> {
         edges
     }
 
-    /// Collects the first `limit` in-edges of a relation of the first `num_inner` of `num_dst` nodes
-    /// of its type, without in-edges whose sources are not in the batch. The other nodes are the
-    /// last hop and have no in-edges.
-    pub(super) fn known(
-        &self,
-        relation: usize,
-        num_inner: usize,
-        num_dst: usize,
-        limit: usize,
-    ) -> Edges {
+    /// Collects the first in-edges of a relation of `num_dst` nodes of its type, without in-edges
+    /// whose sources are not in the batch. `inner` has, by distance from the targets, where its
+    /// nodes end and how many in-edges each has at most; the last hop has none.
+    pub(super) fn known(&self, relation: usize, inner: &[(usize, usize)], num_dst: usize) -> Edges {
         let mut edges = Edges {
             offset: vec![0],
             ..Edges::default()
         };
         let ends = &self.schema.relations[relation];
-        for &Place { piece, node } in &self.places[ends.to][..num_inner] {
+        let starts = std::iter::once(0).chain(inner.iter().map(|&(end, _)| end));
+        let hops = starts.zip(inner);
+        let limited = hops.flat_map(|(start, &(end, limit))| {
+            let places = &self.places[ends.to][start..end];
+            places.iter().map(move |place| (place, limit))
+        });
+        for (&Place { piece, node }, limit) in limited {
             let all = &self.pieces[piece as usize].shard.edges[relation];
             let position = &self.position[piece as usize * self.places.len() + ends.from];
             for edge in in_edges(all, node, limit) {

@@ -8,6 +8,7 @@ use schemas::progress::Progress;
 use serde_json::Value;
 use store::{Store, StoreMeta};
 
+use crate::check::taken::is_done;
 use crate::cli::Stage;
 use crate::error::JobError;
 use crate::job::Job;
@@ -25,6 +26,8 @@ pub(super) struct Predicted {
 /// Predicts the versions that a job writes.
 pub(super) fn predict(job: &Job) -> Result<Predicted, JobError> {
     let features = match (job.flatten_version(), &job.flatten) {
+        // It is skipped, even if its parent is gone.
+        (Some(_), Some(_)) if is_done(job, Stage::Flatten) => None,
         (Some(version), Some(plan)) => on_store(job, Stage::Flatten, |store| {
             let of_version = (&*job.work_dir, version);
             Ok(predict_flatten_version(plan, store, of_version)?)
@@ -32,6 +35,7 @@ pub(super) fn predict(job: &Job) -> Result<Predicted, JobError> {
         _ => None,
     };
     let embeddings = match (job.version(), &job.infer) {
+        (Some(_), Some(_)) if is_done(job, Stage::Infer) => None,
         (Some(version), Some(plan)) if job.brings_model() => {
             on_store(job, Stage::Infer, |store| {
                 Ok(predict_version(plan, store, version)?)
