@@ -1318,7 +1318,7 @@ fn versions_go_on_with_other_workers_and_keys() {
 /// A version computes all rows if the program that wrote the parent may compute other bytes.
 #[test]
 fn a_parent_of_another_engine_gives_no_rows() {
-    let (bench, _) = started(1);
+    let (bench, world) = started(1);
     let path = kept_dir(&bench, "v0").join("version.json");
     let mut record: serde_json::Value =
         serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -1331,6 +1331,11 @@ fn a_parent_of_another_engine_gives_no_rows() {
         why,
         "the parent was written by a version of graphflat that may compute other bytes"
     );
+    // It keeps no row of earlier outputs.
+    std::fs::remove_dir_all(bench.path("out/v0")).unwrap();
+    world.write(&bench, "after");
+    let expected = full(&bench, "after", "", |job| job);
+    assert!(rows(&bench, "out/v1") == expected);
 }
 
 /// Kills of [`kills_at_random_moments_leave_whole_versions`].

@@ -116,7 +116,7 @@ impl<R> VersionRecord<R> {
     }
 
     /// Returns why an output with another plan keeps none of the version's rows; none if it has the
-    /// same plan. `other_key` says so where keys of the job are others.
+    /// same plan. `other_key` is the reason if a key of the job differs.
     pub fn why_full(&self, plan: &Value, other_key: &'static str) -> Option<&'static str> {
         match () {
             () if self.plan["engine"] != plan["engine"] => Some(
@@ -305,8 +305,13 @@ impl KeptVersions {
         let path = from.join(RECORD);
         let text = serde_json::to_vec_pretty(record).expect("a record is plain data");
         std::fs::write(&path, text).map_err(failed("write", &path))?;
-        self.remove(&to)?;
-        std::fs::rename(&from, &to).map_err(failed("rename", &from))
+        // The old one is deleted last, so that a kill leaves one of both.
+        let old = self.put_aside(&to)?;
+        std::fs::rename(&from, &to).map_err(failed("rename", &from))?;
+        match old {
+            Some(old) => std::fs::remove_dir_all(&old).map_err(failed("remove", &old)),
+            None => Ok(()),
+        }
     }
 
     /// Puts the changes of the graph of a version into the directory of another one.
@@ -361,15 +366,23 @@ impl KeptVersions {
 
     /// Removes a directory, if it is there; readers see all of it or nothing.
     fn remove(&self, dir: &Path) -> Result<(), DeltaError> {
+        match self.put_aside(dir)? {
+            Some(aside) => std::fs::remove_dir_all(&aside).map_err(failed("remove", &aside)),
+            None => Ok(()),
+        }
+    }
+
+    /// Renames a directory, to be deleted; returns its new name, or none if it is not there.
+    fn put_aside(&self, dir: &Path) -> Result<Option<PathBuf>, DeltaError> {
         let to = self.dir.join(REMOVED);
         if to.exists() {
             std::fs::remove_dir_all(&to).map_err(failed("remove", &to))?;
         }
-        if dir.exists() {
-            std::fs::rename(dir, &to).map_err(failed("rename", dir))?;
-            std::fs::remove_dir_all(&to).map_err(failed("remove", &to))?;
+        if !dir.exists() {
+            return Ok(None);
         }
-        Ok(())
+        std::fs::rename(dir, &to).map_err(failed("rename", dir))?;
+        Ok(Some(to))
     }
 }
 

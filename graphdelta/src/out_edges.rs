@@ -126,58 +126,58 @@ impl OutEdges {
     ///
     /// If the files cannot be read or written, or belong to another store.
     pub fn open_or_write(store: &Store, keep: &[usize], dir: &Path) -> Result<Self, DeltaError> {
-        let path = dir.join(META);
-        let failed = |verb, source: StoreCause| {
-            let path = path.clone();
-            DeltaError::Store(StoreError::File { verb, path, source })
-        };
-        let found = schemas::storage::read(&path)?;
-        let found = found.map(|text| serde_json::from_slice::<Meta>(&text));
-        let fingerprint = &store.meta().fingerprint;
-        match found.transpose().map_err(|e| failed("read", e.into()))? {
-            Some(meta) if meta.store != *fingerprint => {
-                return Err(DeltaError::OtherStore {
-                    path: dir.to_owned(),
-                });
-            }
-            Some(meta) if meta.keep == keep => {
-                verify(dir, &meta.files)?;
-                return Self::open(store, keep, dir);
-            }
-            _ => {}
+        if let Some(found) = Self::find(store, keep, dir)? {
+            return Ok(found);
         }
         // Written beside it and renamed when it is whole, since `check` may write it beside a run.
-        let mut unfinished = dir.as_os_str().to_owned();
-        unfinished.push(format!(".{}", std::process::id()));
-        let unfinished = PathBuf::from(unfinished);
-        let create = || -> std::io::Result<()> {
-            remove_dir(&unfinished)?;
-            std::fs::create_dir_all(&unfinished)
-        };
-        create().map_err(|e| failed("write", e.into()))?;
-        let (read, limits, to) = (store.clone(), keep.to_vec(), unfinished.clone());
+        let unfinished = tempfile::Builder::new()
+            .prefix("out-edges-unfinished-")
+            .tempdir_in(dir.parent().unwrap_or(Path::new(".")))
+            .map_err(|source| failed("create", dir, source))?;
+        let (read, limits, to) = (store.clone(), keep.to_vec(), unfinished.path().to_owned());
         let files = run_workers(store.cluster(), move |peer| {
             let written = write(peer, &read, &limits, &to);
             peer.agree(written)
         })?;
         let meta = Meta {
-            store: fingerprint.clone(),
+            store: store.meta().fingerprint.clone(),
             keep: keep.to_vec(),
             files,
         };
-        let finish = || -> Result<(), StoreCause> {
-            std::fs::write(unfinished.join(META), serde_json::to_vec_pretty(&meta)?)?;
-            if !path.exists() {
-                remove_dir(dir)?;
+        let path = unfinished.path().join(META);
+        let text = serde_json::to_vec_pretty(&meta).expect("it is plain data");
+        std::fs::write(&path, text).map_err(|source| failed("write", &path, source))?;
+        let rename = || std::fs::rename(unfinished.path(), dir);
+        if let Err(first) = rename() {
+            // Another process has written the same, or an earlier one was killed there.
+            if let Some(found) = Self::find(store, keep, dir)? {
+                return Ok(found);
             }
-            match std::fs::rename(&unfinished, dir) {
-                // Another process has written the same.
-                Err(_) if path.exists() => Ok(remove_dir(&unfinished)?),
-                renamed => Ok(renamed?),
-            }
-        };
-        finish().map_err(|source| failed("write", source))?;
+            std::fs::remove_dir_all(dir).map_err(|_| failed("rename", unfinished.path(), first))?;
+            rename().map_err(|source| failed("rename", unfinished.path(), source))?;
+        }
         Self::open(store, keep, dir)
+    }
+
+    /// Opens the out-edges in a directory; none if it has none, or those of other limits.
+    fn find(store: &Store, keep: &[usize], dir: &Path) -> Result<Option<Self>, DeltaError> {
+        let path = dir.join(META);
+        let found = schemas::storage::read(&path)?;
+        let found = found.map(|text| serde_json::from_slice::<Meta>(&text));
+        let found = found.transpose().map_err(|source| {
+            let (verb, source) = ("read", source.into());
+            DeltaError::Store(StoreError::File { verb, path, source })
+        })?;
+        match found {
+            Some(meta) if meta.store != store.meta().fingerprint => Err(DeltaError::OtherStore {
+                path: dir.to_owned(),
+            }),
+            Some(meta) if meta.keep == keep => {
+                verify(dir, &meta.files)?;
+                Self::open(store, keep, dir).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     fn open(store: &Store, keep: &[usize], dir: &Path) -> Result<Self, DeltaError> {
@@ -192,11 +192,12 @@ impl OutEdges {
     }
 }
 
-/// Removes a directory, if it is there.
-fn remove_dir(dir: &Path) -> std::io::Result<()> {
-    match std::fs::remove_dir_all(dir) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
+fn failed(action: &'static str, path: &Path, source: std::io::Error) -> DeltaError {
+    let path = path.to_owned();
+    DeltaError::Io {
+        action,
+        path,
+        source,
     }
 }
 

@@ -327,7 +327,12 @@ impl<'a> Prepared<'a> {
         };
         if all == 0 {
             return Err(FlattenError::NoTargets {
-                reason: format!("after the changes, {}", plan.sample.targets.why_none()),
+                reason: match &plan.sample.targets {
+                    Targets::Listed(_) => {
+                        "after the changes, no node of the list in `flatten.targets` is left".into()
+                    }
+                    targets => format!("after the changes, {}", targets.why_none()),
+                },
             });
         }
         let meta = described(graph_of(&parent), after);
@@ -453,7 +458,8 @@ impl<'a> Prepared<'a> {
         sorted.collect()
     }
 
-    /// Writes and commits the parts on all threads; as many at once as the memory allows.
+    /// Writes and commits the parts on all threads; at once at most as many as have their lists of
+    /// places in half of the memory budget.
     fn write_parts(
         &self,
         output: &Output,
@@ -480,7 +486,7 @@ impl<'a> Prepared<'a> {
             let part = of_version(output, index, &shard, &lent, &self.meta, flatten)?;
             Ok(output.commit_part(index, part)?)
         };
-        // Each thread has one part at a time: a thread that waits in a part begins no other.
+        // A thread has one part at a time: while it waits for pieces of it, it begins no other part.
         let written = rayon::broadcast(|thread| {
             if thread.index() >= most {
                 return Ok(());

@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use bytesize::ByteSize;
-use graphflat::PartSize;
 use graphflat::survey::{PairSurvey, Prediction, RelationSurvey, Survey, TypeSurvey, predict};
+use graphflat::{FlattenError, PartSize};
 use graphinfer::{InferMemory, Method};
 use graphtrainer::TrainingSize;
-use schemas::{FeatureMeta, LabelKind, Layout, RowsWhere, Split, TypeMeta, describe_where};
+use schemas::{
+    FeatureMeta, LabelKind, Layout, RowsWhere, SchemaError, Split, TypeMeta, describe_where,
+};
 use serde_json::{Value, json};
 use store::StoreSize;
 
@@ -83,10 +85,13 @@ fn look(job: &Job) -> Result<Looked, JobError> {
             let pairs = pairs.as_ref();
             let batch = batch_targets(job, pairs);
             let found = predict(&survey, &job.graph, plan, batch, pairs);
-            match job.flatten_version() {
-                // Its targets may be nodes that only the changes bring.
-                Some(_) => found.ok(),
-                None => Some(found?),
+            match found {
+                // The targets of a version may be nodes that only the changes bring.
+                Err(
+                    FlattenError::NoTargets { .. }
+                    | FlattenError::Schema(SchemaError::Value { .. }),
+                ) if job.flatten_version().is_some() => None,
+                found => Some(found?),
             }
         }
         None => None,

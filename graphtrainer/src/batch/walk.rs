@@ -162,8 +162,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Collects the first in-edges of a relation of `num_dst` nodes of its type, without in-edges
-    /// whose sources are not in the batch. `inner` has, by distance from the targets, where its
-    /// nodes end and how many in-edges each has at most; the last hop has none.
+    /// whose sources are not in the batch. `inner` has, for each distance from the targets, the end
+    /// of its nodes and the most in-edges that one of them has here; the last hop has none.
     pub(super) fn known(&self, relation: usize, inner: &[(usize, usize)], num_dst: usize) -> Edges {
         let mut edges = Edges {
             offset: vec![0],
