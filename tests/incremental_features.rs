@@ -209,7 +209,7 @@ fn check_alone(bench: &Bench, job: impl Fn(&str, &str) -> Job) {
     assert_eq!(listed.lines().count(), 3, "{listed}");
 }
 
-fn world() -> World {
+pub(crate) fn world() -> World {
     let mut world = World::new();
     world.targets = true;
     world

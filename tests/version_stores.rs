@@ -10,6 +10,7 @@ use crate::harness::{Bench, Job, Outcome, mix};
 use crate::incremental::{World, first, full, rows, version};
 use crate::incremental_features::{
     Chain as _, features, read as neighbourhoods, version as features_version,
+    world as world_of_targets,
 };
 use crate::needs::slow;
 use crate::stores::{Store, assert_tidy};
@@ -232,7 +233,7 @@ fn check_chain(store: &Store) {
 /// Checks that versions of graph features on a store are full runs, and that a finished one is not
 /// repeated.
 fn check_features(store: &Store) {
-    let (bench, mut world) = (Bench::empty(), World::new());
+    let (bench, mut world) = (Bench::empty(), world_of_targets());
     world.write(&bench, "start");
     put(store, &bench, "start");
     let start = features::<World>("work", "start", "v0", "");
