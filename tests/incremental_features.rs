@@ -719,18 +719,12 @@ fn check_predicts_a_version_of_features() {
 /// Several nights at once: a target may change in one of them and be gone in the next.
 #[test]
 fn several_nights_are_one_version() {
-    let (bench, mut world) = (Bench::empty(), world());
-    world.write(&bench, "start");
-    let start = features::<World>("work", "start", "v0", "");
-    bench
-        .run(&Job(format!("{}\n[incremental]\n", start.0)), &[])
-        .ok();
-    let mut nights = String::new();
-    for at in 1..=3 {
-        let night = format!("night-{at}");
-        world.night().write(&bench, &night);
-        nights += &World::list("changes", &night).replace("[input.changes]", "[[input.changes]]");
-    }
+    let (bench, world) = started(3, "");
+    let nights = (1..=3).map(|at| {
+        let night = World::list("changes", &format!("night-{at}"));
+        night.replace("[input.changes]", "[[input.changes]]")
+    });
+    let nights: String = nights.collect();
     bench
         .run(&version::<World>("v1", "v0", &nights, ""), &[])
         .ok();
