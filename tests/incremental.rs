@@ -393,15 +393,16 @@ pub(crate) fn full(bench: &Bench, tables: &str, infer: &str, adapt: impl Fn(Job)
 /// Trains a model of class `model`, runs a chain of versions and compares each with a full run on
 /// the changed tables.
 fn check_chain(model: &str, infer: &str, keys: [&str; 2]) {
-    check_chain_after(&[first(model, infer)], (model, infer), keys);
+    check_chain_after(&[first(model, infer)], (model, infer), keys, &[]);
 }
 
 /// Runs the jobs `start`, of which the last one is the first of a chain of versions, and compares
-/// each version with a full run on the changed tables.
+/// each version with a full run on the changed tables. `args` are those of the jobs of the chain.
 fn check_chain_after(
     start: &[Job],
     (model, infer): (&str, &str),
     [edges_from, edges_to]: [&str; 2],
+    args: &[&str],
 ) {
     let (bench, mut world) = (Bench::empty(), World::new());
     let adapt = |job: Job| job.with(edges_from, edges_to);
@@ -410,7 +411,7 @@ fn check_chain_after(
     world.weighted = edges_to.contains("weight");
     world.write(&bench, "start");
     for job in start {
-        bench.run(&adapt(job.clone()), &[]).ok();
+        bench.run(&adapt(job.clone()), args).ok();
     }
     let before = rows(&bench, "out/v0");
     let (mut changed, mut rows_before) = (0, before.clone());
@@ -423,11 +424,11 @@ fn check_chain_after(
         let (own, parent) = (format!("v{at}"), format!("{of_parent}{}", at - 1));
         let whole = of_snapshot(&format!("s{at}"), &parent, &tables, infer);
         let outcome = bench
-            .run(&adapt(version(&own, &parent, &[&night], infer)), &[])
+            .run(&adapt(version(&own, &parent, &[&night], infer)), args)
             .ok();
         let expected = full(&bench, &tables, infer, adapt);
         let found = rows(&bench, &format!("out/{own}"));
-        bench.run(&adapt(whole), &[]).ok();
+        bench.run(&adapt(whole), args).ok();
         let of_whole = rows(&bench, &format!("out/s{at}"));
         assert!(of_whole == expected, "{model}, snapshot {at}");
         let manifest_of_whole = bench.manifest(&format!("out/s{at}"));
@@ -463,6 +464,18 @@ const UNDIRECTED: [&str; 2] = ["dst = \"dst\"\n", "dst = \"dst\"\nundirected = t
 #[test]
 fn versions_of_sage_are_full_runs() {
     check_chain("sage", "", DIRECTED);
+}
+
+/// Workers of a chain that runs in several processes.
+pub(crate) const PROCESSES: [&str; 4] = ["--processes", "2", "--workers", "2"];
+
+/// With three processes of one worker, and two of two.
+#[test]
+fn versions_in_several_processes_are_full_runs() {
+    let three = ["--processes", "3", "--workers", "1"];
+    for (model, keys, args) in [("gcn", DIRECTED, three), ("gat", WEIGHTED, PROCESSES)] {
+        check_chain_after(&[first(model, "")], (model, ""), keys, &args);
+    }
 }
 
 #[test]
@@ -527,7 +540,7 @@ fn versions_of_links_are_full_runs() {
         head("work", "start")
     ));
     for keys in [DIRECTED, UNDIRECTED] {
-        check_chain_after(&[training.clone(), kept.clone()], ("links", ""), keys);
+        check_chain_after(&[training.clone(), kept.clone()], ("links", ""), keys, &[]);
     }
 }
 
@@ -881,7 +894,8 @@ fn keys_that_do_not_fit_are_refused_before_any_work() {
         "work_dir = \"work\"",
         "work_dir = \"other\"",
         "the parent out/v0 cannot be continued: its rows are not kept in other; versions need the \
-         `work_dir` of their parent, which was run with [incremental]; start with a run without a \
+         `work_dir` of their parent, which was run with [incremental], and one process or several as it \
+         had; start with a run without a \
          parent",
     );
     check(
@@ -1127,7 +1141,7 @@ fn flags_and_tables_that_do_not_fit_are_refused() {
     check(
         &good,
         &["--processes", "2"],
-        "error: `incremental`: is for one process so far; leave out --processes and --hosts",
+        "and one process or several as it had; start with a run without a parent",
     );
     // Other tables are another graph.
     world.write(&bench, "start");

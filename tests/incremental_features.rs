@@ -12,7 +12,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use schemas::{ExtractScratch, GraphFeature, GraphFeatureDataset, SplitCounts};
 
 use crate::harness::{Bench, Job, mix};
-use crate::incremental::{World, blocks, blocks_of, head, run_python};
+use crate::incremental::{PROCESSES, World, blocks, blocks_of, head, run_python};
 use crate::incremental_typed::{self, TypedWorld};
 use crate::needs::python;
 
@@ -124,12 +124,22 @@ fn counts(bench: &Bench, output: &str) -> [u64; 4] {
 
 /// Runs a chain of versions, by changes and by snapshots, and compares each with a full run on the
 /// changed tables.
-fn check_chain<C: Chain>(mut world: C, flatten: &str, adapt: impl Fn(Job) -> Job) {
+fn check_chain<C: Chain>(world: C, flatten: &str, adapt: impl Fn(Job) -> Job) {
+    check_chain_in(world, flatten, adapt, &[]);
+}
+
+/// [`check_chain`] with arguments of the jobs of the chain.
+fn check_chain_in<C: Chain>(
+    mut world: C,
+    flatten: &str,
+    adapt: impl Fn(Job) -> Job,
+    args: &[&str],
+) {
     let bench = Bench::empty();
     world.night(&bench, "unused", "start");
     let start = features::<C>("work", "start", "v0", flatten);
     let start = adapt(Job(format!("{}\n[incremental]\n", start.0)));
-    bench.run(&start, &[]).ok();
+    bench.run(&start, args).ok();
     let before = read(&bench, "out/v0");
     let mut kept = 0;
     for at in 1..=4 {
@@ -143,7 +153,7 @@ fn check_chain<C: Chain>(mut world: C, flatten: &str, adapt: impl Fn(Job) -> Job
         for (own, list, dir) in [("v", "changes", &night), ("s", "snapshot", &whole)] {
             let own = format!("{own}{at}");
             let job = version::<C>(&own, &parent, &C::list(list, dir), flatten);
-            let outcome = bench.run(&adapt(job), &[]).ok();
+            let outcome = bench.run(&adapt(job), args).ok();
             let output = format!("out/{own}");
             let found = read(&bench, &output);
             assert!(
@@ -170,7 +180,7 @@ fn check_chain<C: Chain>(mut world: C, flatten: &str, adapt: impl Fn(Job) -> Job
     assert!(kept >= 6, "{flatten}: too many versions were full ones");
     // The first version stands as it was.
     assert!(read(&bench, "out/v0") == before);
-    check_alone(&bench, |name, parent| {
+    check_alone(&bench, args, |name, parent| {
         adapt(version::<C>(
             name,
             parent,
@@ -182,9 +192,11 @@ fn check_chain<C: Chain>(mut world: C, flatten: &str, adapt: impl Fn(Job) -> Job
 
 /// Checks that a version which computes all, and one that continues a compacted output, need no
 /// output of the chain v0, v1, v2, v3. `job` is a version of the fourth night.
-fn check_alone(bench: &Bench, job: impl Fn(&str, &str) -> Job) {
+fn check_alone(bench: &Bench, args: &[&str], job: impl Fn(&str, &str) -> Job) {
     let expected = read(bench, "out/v4");
-    bench.run(&job("all", "v3"), &["--full"]).ok();
+    bench
+        .run(&job("all", "v3"), &[args, &["--full"]].concat())
+        .ok();
     let compact = [
         "compact",
         "out/v3",
@@ -203,7 +215,7 @@ fn check_alone(bench: &Bench, job: impl Fn(&str, &str) -> Job) {
         }
     }
     assert!(read(bench, "out/all") == expected);
-    bench.run(&job("after", "c3"), &[]).ok();
+    bench.run(&job("after", "c3"), args).ok();
     assert!(read(bench, "out/after") == expected);
     let listed = bench.graphflat(&["versions", "out/after"]).ok().stdout;
     assert_eq!(listed.lines().count(), 3, "{listed}");
@@ -229,6 +241,18 @@ fn versions_of_rows_are_full_runs() {
 #[test]
 fn versions_of_shards_are_full_runs() {
     check_chain(world(), "targets_per_part = 70\n", |job| job);
+}
+
+#[test]
+fn versions_in_several_processes_are_full_runs() {
+    let rows = "layout = \"rows\"\ntargets_per_part = 50\n";
+    check_chain_in(world(), rows, |job| job, &PROCESSES);
+    check_chain_in(
+        typed_world(),
+        "targets_per_part = 20\n",
+        |job| job,
+        &PROCESSES,
+    );
 }
 
 #[test]
@@ -545,7 +569,8 @@ fn features_that_do_not_fit_are_refused() {
         &good.with("work_dir = \"work\"", "work_dir = \"other\""),
         2,
         "the parent out/v0 cannot be continued: its rows are not kept in other; versions need the \
-         `work_dir` of their parent, which was run with [incremental]; start with a run without a \
+         `work_dir` of their parent, which was run with [incremental], and one process or several as it \
+         had; start with a run without a \
          parent",
     );
     // More in-edges than those that an earlier version has drawn again.

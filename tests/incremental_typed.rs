@@ -8,7 +8,7 @@ use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
 use schemas::EmbeddingsDataset;
 
 use crate::harness::{Bench, Job, mix};
-use crate::incremental::{blocks, run_python, target_columns};
+use crate::incremental::{PROCESSES, blocks, run_python, target_columns};
 use crate::needs::{has_modules, python, skip, slow};
 
 /// Users and items, numbered; the ids of items are text.
@@ -320,9 +320,14 @@ fn full(bench: &Bench, tables: &str, infer: &str, adapt: impl Fn(&Job) -> Job) -
 /// Runs a chain of versions and compares each, and the last one's compaction, with a full run on the
 /// changed tables.
 fn check_chain(train: &str, infer: &str, adapt: impl Fn(&Job) -> Job) {
+    check_chain_in(train, infer, adapt, &[]);
+}
+
+/// [`check_chain`] with arguments of the jobs of the chain.
+fn check_chain_in(train: &str, infer: &str, adapt: impl Fn(&Job) -> Job, args: &[&str]) {
     let (bench, mut world) = (Bench::empty(), TypedWorld::new());
     world.write(&bench, "start");
-    bench.run(&adapt(&first(train, infer)), &[]).ok();
+    bench.run(&adapt(&first(train, infer)), args).ok();
     let mut changed = 0;
     for at in 1..=3 {
         let (night, whole) = (format!("night-{at}"), format!("tables-{at}"));
@@ -338,7 +343,7 @@ fn check_chain(train: &str, infer: &str, adapt: impl Fn(&Job) -> Job) {
         for (name, list) in ["s", "v"].into_iter().zip(lists) {
             let own = format!("{name}{at}");
             let job = version(&own, &parent, &list, infer);
-            bench.run(&adapt(&job), &[]).ok();
+            bench.run(&adapt(&job), args).ok();
             let found = rows(&bench, &format!("out/{own}"));
             assert_eq!(found.len(), expected.len(), "{train}, {own}");
             assert!(found == expected, "{train}, {own}");
@@ -363,7 +368,7 @@ fn check_chain(train: &str, infer: &str, adapt: impl Fn(&Job) -> Job) {
     world.night().write(&bench, "night-4");
     world.write(&bench, "tables-4");
     let last = version("v4", "whole", &tables("changes", "night-4"), infer);
-    bench.run(&adapt(&last), &[]).ok();
+    bench.run(&adapt(&last), args).ok();
     assert!(
         rows(&bench, "out/v4") == full(&bench, "tables-4", infer, &adapt),
         "{train}"
@@ -391,6 +396,15 @@ fn versions_of_rgcn_with_types_are_full_runs() {
 fn versions_of_hgt_with_types_are_full_runs() {
     let train = "model = \"hgt\"\nhidden = [8]\nheads = 2";
     check_chain(train, "layer = 1\ntypes = \"all\"\n", Job::clone);
+}
+
+#[test]
+fn versions_in_several_processes_are_full_runs() {
+    let hgt = "model = \"hgt\"\nhidden = [8]\nheads = 2";
+    check_chain_in(hgt, "layer = 1\ntypes = \"all\"\n", Job::clone, &PROCESSES);
+    let simple_hgn = "model = \"simple_hgn\"\nhidden = [8]\nheads = 2";
+    let infer = "layer = 2\ntypes = [\"user\"]\n";
+    check_chain_in(simple_hgn, infer, Job::clone, &PROCESSES);
 }
 
 #[test]

@@ -53,5 +53,6 @@ mod typed_forward;
 mod typed_infer;
 mod typed_names;
 mod verdicts;
+mod version_processes;
 mod version_stores;
 mod walks;

@@ -53,6 +53,16 @@ pub enum ClusterError {
     /// A connection to another process cannot be made.
     #[error("cannot connect the processes of the job")]
     Connect(#[source] io::Error),
+    /// A file that processes copy cannot be read or written.
+    #[error("cannot {action} {}", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// The system refused a thread.
     #[error(transparent)]
     Thread(schemas::SchemaError),
@@ -70,6 +80,7 @@ impl ClusterError {
             | Self::Missing { .. }
             | Self::Stranger { .. }
             | Self::Connect(_)
+            | Self::File { .. }
             | Self::Thread(_)
             | Self::PeerFailed => ErrorKind::Failed,
         }

@@ -3,7 +3,7 @@
 //!
 //! [`run_workers`] runs a function on each worker of a [`Cluster`]; a [`Peer`] is one worker's view
 //! of the others, with which it shuffles messages. [`gather_processes`] exchanges one value a
-//! process.
+//! process, [`copy_files`] copies files.
 //!
 //! Every process listens on its own address and dials those before it in the list. A pair first
 //! makes one connection on which they watch each other (`watch`), and then one for each timely
@@ -29,6 +29,7 @@
 mod arrivals;
 mod cluster;
 mod error;
+mod files;
 mod gather;
 mod handshake;
 mod hosts;
@@ -43,6 +44,7 @@ mod watch;
 
 pub use cluster::{Cluster, REASON_MAX, is_connection};
 pub use error::{ClusterError, WorkerError};
+pub use files::copy_files;
 pub use gather::{gather_processes, gather_to_first};
 pub use handshake::Secret;
 pub use hosts::read_hosts;

@@ -109,6 +109,13 @@ impl Peer<'_> {
         self.index().is_multiple_of(self.threads)
     }
 
+    /// Returns the first worker of each other process.
+    pub fn other_processes(&self) -> impl Iterator<Item = usize> + use<> {
+        let own = self.index() - self.index() % self.threads;
+        let first = (0..self.peers()).step_by(self.threads);
+        first.filter(move |&worker| worker != own)
+    }
+
     /// Returns the number of workers.
     pub fn peers(&self) -> usize {
         self.worker.peers()

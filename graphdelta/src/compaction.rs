@@ -1,14 +1,14 @@
 //! Compaction of a version: the output that is read, the one that is written, and what is kept of
 //! them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use schemas::path::overlap;
 use schemas::{Manifest, Opened, Output, SchemaError, read_manifest};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::{DeltaError, KeptVersions, VersionRecord, find_kept};
+use crate::{DeltaError, KeptVersions, NoRows, VersionRecord, find_kept};
 
 /// A compaction of one output to another.
 #[derive(Debug)]
@@ -17,8 +17,9 @@ pub struct Compaction<'a> {
     pub from: &'a Path,
     /// The output that is written; it keeps rows of no other one.
     pub to: &'a Path,
-    /// Working directory in which later versions find what they need; none if there are none.
-    pub work_dir: Option<&'a Path>,
+    /// Working directories in which later versions find what they need, one for each process; none
+    /// if no version is to continue the output.
+    work_dirs: Vec<&'a Path>,
     /// Manifest of the output that is read.
     pub source: Manifest,
     /// Fingerprint of the output that is written.
@@ -26,24 +27,37 @@ pub struct Compaction<'a> {
 }
 
 impl<'a> Compaction<'a> {
-    /// Reads the manifest of an output. `engine` must change when the same version gives other
-    /// bytes than before.
+    /// Reads the manifest of an output. It is kept in some of `work_dirs`, one for each process that
+    /// wrote it, unless there are none. `engine` must change when the same version gives other bytes
+    /// than before.
     ///
     /// # Errors
     ///
     /// If the output is not finished.
     pub fn new(
         (from, to): (&'a Path, &'a Path),
-        work_dir: Option<&'a Path>,
+        work_dirs: &'a [PathBuf],
         engine: u32,
     ) -> Result<Self, DeltaError> {
         let source = read_manifest(from)?;
         let own = json!({ "engine": engine, "compact": source.fingerprint });
+        let fingerprint = schemas::xxh::fingerprint(own.to_string().as_bytes());
+        let is_kept = |dir: &&Path| {
+            let versions = KeptVersions::unlocked(dir);
+            let mut names = [&source.fingerprint, &fingerprint].into_iter();
+            names.any(|name| versions.record::<NoRows>(name).is_some())
+        };
+        let dirs = || work_dirs.iter().map(PathBuf::as_path);
+        let mut kept_in: Vec<&Path> = dirs().filter(is_kept).collect();
+        if kept_in.is_empty() {
+            // The error names the first one.
+            kept_in.extend(dirs().next());
+        }
         Ok(Self {
             from,
             to,
-            work_dir,
-            fingerprint: schemas::xxh::fingerprint(own.to_string().as_bytes()),
+            work_dirs: kept_in,
+            fingerprint,
             source,
         })
     }
@@ -53,19 +67,19 @@ impl<'a> Compaction<'a> {
     ///
     /// # Errors
     ///
-    /// If the directory holds another output, or the working directory lacks what versions of the
+    /// If the directory holds another output, or a working directory lacks what versions of the
     /// finished one need.
     pub fn done<R: DeserializeOwned>(&self) -> Result<Option<Manifest>, DeltaError> {
         let done = Output::done(self.to, &self.source.stage, &self.fingerprint);
         let Some(manifest) = done.map_err(|error| self.taken(error))? else {
             return Ok(None);
         };
-        let is_kept = |dir: &&Path| {
+        let is_kept = |dir: &Path| {
             let record = find_kept::<R>(dir, &self.fingerprint);
             let versions = KeptVersions::unlocked(dir);
             record.is_some_and(|of| versions.has_graph(&self.fingerprint, &of))
         };
-        match self.work_dir.filter(|dir| !is_kept(dir)) {
+        match self.work_dirs.iter().copied().find(|dir| !is_kept(dir)) {
             None => Ok(Some(manifest)),
             Some(dir) => Err(not_kept(dir, self.to)),
         }
@@ -88,25 +102,29 @@ impl<'a> Compaction<'a> {
         Ok(())
     }
 
-    /// Locks the kept versions, if there is a working directory, and returns what is kept of the
-    /// output that is read.
+    /// Locks the kept versions of each working directory, and returns what is kept of the output
+    /// that is read.
     ///
     /// # Errors
     ///
-    /// If its rows or its graph are not kept, or another run has locked the directory.
+    /// If its rows or its graph are not kept, or another run has locked a directory.
     pub fn lock<R: DeserializeOwned>(
         &self,
-    ) -> Result<Option<(KeptVersions, VersionRecord<R>)>, DeltaError> {
-        let Some(work_dir) = self.work_dir else {
-            return Ok(None);
-        };
+    ) -> Result<Vec<(KeptVersions, VersionRecord<R>)>, DeltaError> {
+        self.work_dirs.iter().map(|dir| self.lock_in(dir)).collect()
+    }
+
+    fn lock_in<R: DeserializeOwned>(
+        &self,
+        work_dir: &Path,
+    ) -> Result<(KeptVersions, VersionRecord<R>), DeltaError> {
         let name = &self.source.fingerprint;
         let is_there = || find_kept::<R>(work_dir, name);
         is_there().ok_or_else(|| not_kept(work_dir, self.from))?;
         let versions = KeptVersions::lock(work_dir)?;
         let record = is_there().ok_or_else(|| self.not_kept(&versions))?;
         match versions.has_graph(name, &record) {
-            true => Ok(Some((versions, record))),
+            true => Ok((versions, record)),
             false => Err(DeltaError::Key {
                 key: "--work-dir",
                 value: work_dir.display().to_string(),

@@ -108,6 +108,15 @@ pub enum DeltaError {
         /// The directory.
         path: PathBuf,
     },
+    /// A process sees other changes or another parent than the first one.
+    #[error(
+        "process {process} does not see the changes and the parent that process 0 sees; all need \
+         the same files"
+    )]
+    Unlike {
+        /// Number in the list of processes.
+        process: usize,
+    },
     /// Workers could not be connected, or another one failed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -127,7 +136,7 @@ impl DeltaError {
             | Self::Missing { .. }
             | Self::OtherBase { .. }
             | Self::OtherStore { .. } => ErrorKind::Usage,
-            Self::Threads(_) | Self::Io { .. } => ErrorKind::Failed,
+            Self::Threads(_) | Self::Io { .. } | Self::Unlike { .. } => ErrorKind::Failed,
             Self::Cluster(e) => e.kind(),
         }
     }

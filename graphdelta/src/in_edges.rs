@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use schemas::NodeIdx;
+use serde::{Deserialize, Serialize};
 use store::InEdges;
 use store::sample::{edge_hash, priority, relation_salt};
 
@@ -14,7 +15,7 @@ use crate::numbers::{NewEdge, Numbers};
 pub(crate) type Edits = BTreeMap<NodeIdx, Vec<NewEdge>>;
 
 /// The first in-edges of a destination and of a relation, by rank, and its in-degree.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KeptEdges {
     /// `[n]`: sources.
     pub src: Vec<NodeIdx>,

@@ -145,12 +145,30 @@ pub fn find_kept<R: DeserializeOwned>(
     record.earlier.iter().all(is_kept).then_some(record)
 }
 
+/// Lists the files below a directory in `dir`, by their paths from `dir`.
+pub(crate) fn files_below(dir: &Path, below: &Path) -> Result<Vec<String>, DeltaError> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(below).map_err(failed("read", below))? {
+        let path = entry.map_err(failed("read", below))?.path();
+        if path.is_dir() {
+            files.extend(files_below(dir, &path)?);
+            continue;
+        }
+        let name = path.strip_prefix(dir).ok().and_then(Path::to_str);
+        files.push(name.expect("names of kept files are plain").to_owned());
+    }
+    Ok(files)
+}
+
 /// Returns the name of the directory of a version.
 fn folder(fingerprint: &str) -> String {
     fingerprint.replace(':', "-")
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> DeltaError + use<> {
+pub(crate) fn failed(
+    action: &'static str,
+    path: &Path,
+) -> impl FnOnce(std::io::Error) -> DeltaError + use<> {
     let path = path.to_owned();
     move |source| DeltaError::Io {
         action,
@@ -181,6 +199,16 @@ impl KeptVersions {
             dir: work_dir.join(VERSIONS),
             _lock: None,
         }
+    }
+
+    /// Tells whether a run has kept anything in the working directory.
+    pub fn are_there(&self) -> bool {
+        self.dir.is_dir()
+    }
+
+    /// Returns the directory of all versions.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Returns the working directory.

@@ -12,6 +12,7 @@ use schemas::{
     Dangling, EdgeRows, EdgesPlan, Features, GraphPlan, Ids, Labels, NodeIdx, RelationPlan,
     RowPlace, Split,
 };
+use serde::{Deserialize, Serialize};
 use store::{Placement, Store};
 
 use crate::DeltaError;
@@ -85,7 +86,7 @@ pub(crate) struct EdgeChange {
     pub(crate) row: (usize, u64),
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NewEdge {
     /// 1 where the input has no weights.
     pub(crate) weight: f32,
@@ -598,7 +599,7 @@ fn check(store: &Store, graph: &GraphPlan) -> Result<(), DeltaError> {
     let problem = match () {
         () if meta.samples != 1 => "the store has several samples",
         () if !meta.redraw => "the store does not hold all in-edges",
-        () if store.cluster().num_processes() > 1 => "the job runs in several processes",
+        () if !store.is_whole() => "the store does not hold the nodes of other processes",
         () => return Ok(()),
     };
     Err(DeltaError::Unsupported(problem.to_owned()))

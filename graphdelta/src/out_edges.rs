@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, AsArray, UInt32Array, UInt64Array};
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{UInt32Type, UInt64Type};
-use cluster::{Peer, run_workers};
+use cluster::{Peer, gather_processes, run_workers};
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use schemas::xxh::file_checksum;
 use schemas::{FileEntry, NodeIdx};
@@ -60,11 +60,12 @@ pub(crate) struct OwnOutEdges {
     out_degree: Vec<ScalarBuffer<u32>>,
 }
 
-/// The out-edges of all nodes.
+/// The out-edges of the nodes of the workers of this process.
 #[derive(Clone, Debug)]
 pub struct OutEdges {
     pub(crate) keep: Vec<usize>,
-    pub(crate) of_workers: Vec<Arc<OwnOutEdges>>,
+    first_worker: usize,
+    of_workers: Vec<Arc<OwnOutEdges>>,
 }
 
 impl OwnOutEdges {
@@ -120,13 +121,17 @@ impl OwnOutEdges {
 
 impl OutEdges {
     /// Opens the out-edges in a directory, or writes them: those of the first `keep` in-edges of
-    /// each node and relation.
+    /// each node and relation. Each process has a directory of its own, and all make this call.
     ///
     /// # Errors
     ///
-    /// If the files cannot be read or written, or belong to another store.
+    /// If the files cannot be read or written, or belong to another store, or another process
+    /// fails.
     pub fn open_or_write(store: &Store, keep: &[usize], dir: &Path) -> Result<Self, DeltaError> {
-        if let Some(found) = Self::find(store, keep, dir)? {
+        let earlier = Self::find(store, keep, dir)?;
+        // If one process has to write them, all do.
+        let are_there = gather_processes(store.cluster(), earlier.is_some())?;
+        if let Some(found) = earlier.filter(|_| !are_there.contains(&false)) {
             return Ok(found);
         }
         // Written beside it and renamed when it is whole, since `check` may write it beside a run.
@@ -181,14 +186,24 @@ impl OutEdges {
     }
 
     fn open(store: &Store, keep: &[usize], dir: &Path) -> Result<Self, DeltaError> {
-        let workers = (0..store.placement().workers()).into_par_iter();
+        let first_worker = store.cluster().first_worker();
+        let own = first_worker..first_worker + store.cluster().num_threads();
+        let workers = own.into_par_iter();
         let opened = workers.map(|worker| Ok(Arc::new(OwnOutEdges::open(&file(dir, worker))?)));
         // All are opened first, so that the error of the first one is returned.
         let opened: Vec<Result<_, StoreError>> = opened.collect();
         Ok(Self {
             keep: keep.to_vec(),
+            first_worker,
             of_workers: opened.into_iter().collect::<Result<_, _>>()?,
         })
+    }
+}
+
+impl OutEdges {
+    /// Returns the out-edges of the nodes of a worker of this process.
+    pub(crate) fn of_worker(&self, worker: usize) -> &Arc<OwnOutEdges> {
+        &self.of_workers[worker - self.first_worker]
     }
 }
 

@@ -1,5 +1,7 @@
 //! What changes reach: samples that differ, and the nodes of each hop and layer.
 
+mod sent;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -147,8 +149,8 @@ impl ReachPlan {
     }
 }
 
-/// Finds what the changes of some nights reach in their parent, and the overlay after them.
-/// `numbers` has applied all of them, and `out` holds the store's first in-edges, as many as the
+/// Finds what the changes of some nights reach in their parent, and the overlay after them, in each
+/// process. `numbers` has applied all of them, and `out` holds the store's first in-edges, as many as the
 /// plan reads.
 ///
 /// # Errors
@@ -173,11 +175,12 @@ pub fn reach(
     let (nights, plan) = (Arc::new(nights), plan.clone());
     let (shared, edges) = (Arc::clone(numbers), out.clone());
     let parts = run_workers(numbers.store().cluster(), move |peer| {
-        reach_own(peer, &shared, &nights, &edges, &plan)
+        let own = reach_own(peer, &shared, &nights, &edges, &plan)?;
+        sent::exchange(peer, own)
     })?;
     let (mut all, mut overlay) = (Reach::default(), numbers.overlay());
     all.moves_ids = numbers.moves_ids();
-    for own in parts {
+    for own in parts.into_iter().flatten() {
         let part = own.reach;
         overlay.edits.extend(own.edits);
         for (key, kept, differs) in own.kept {
@@ -429,7 +432,7 @@ impl Edited<'_> {
                 })
                 .sum();
             let slot = self.numbers.slot(node) as usize;
-            let stored = self.out.of_workers[worker].out_degree(slot).cast_signed();
+            let stored = self.out.of_worker(worker).out_degree(slot).cast_signed();
             let num_out = stored + out_degrees.get(&node).copied().unwrap_or(0);
             if num_in > 0 || num_out > 0 {
                 let id = self.numbers.display(node);

@@ -119,7 +119,7 @@ pub(crate) fn run_dataflow(
     out: &OutEdges,
     plan: &ReachPlan,
 ) -> Reach {
-    let own = Arc::clone(&out.of_workers[peer.index()]);
+    let own = Arc::clone(out.of_worker(peer.index()));
     let walk = |steps: Vec<_>, degrees| Walk { steps, degrees };
     let of_hops = plan.hops.iter().rev().map(Vec::as_slice).collect();
     let of_layers = plan.layers.iter().map(Vec::as_slice).collect();

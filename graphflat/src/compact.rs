@@ -1,6 +1,6 @@
 //! Compaction: all neighbourhoods of a version in one output, so that earlier ones can be removed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use graphdelta::{Compaction, KeptVersions, NoRows, VersionRecord, read_nodes, write_nodes};
 use schemas::progress::{Event, Progress};
@@ -15,8 +15,8 @@ use crate::FlattenError;
 const ENGINE_VERSION: u32 = 1;
 
 /// Writes all neighbourhoods of the output in `from`, a version or not, to `to`, which keeps rows
-/// of no other output, and returns its manifest. With the working directory of the output, later
-/// versions can continue the new one.
+/// of no other output, and returns its manifest. With the working directories of the processes that
+/// wrote it, later versions can continue the new one.
 ///
 /// A part has the targets that are left of a part of the version, and only their neighbourhoods.
 ///
@@ -27,10 +27,10 @@ const ENGINE_VERSION: u32 = 1;
 pub fn compact(
     from: &Path,
     to: &Path,
-    work_dir: Option<&Path>,
+    work_dirs: &[PathBuf],
     progress: &Progress,
 ) -> Result<Manifest, FlattenError> {
-    let compaction = Compaction::new((from, to), work_dir, ENGINE_VERSION)?;
+    let compaction = Compaction::new((from, to), work_dirs, ENGINE_VERSION)?;
     if let Some(manifest) = compaction.done::<NoRows>()? {
         return Ok(manifest);
     }
@@ -62,7 +62,7 @@ pub fn compact(
             fields: serde_json::Value::Null,
         });
     }
-    if let Some((versions, record)) = kept {
+    for (versions, record) in kept {
         let nodes = left_nodes(&versions, &record, (&compaction, &dataset))?;
         let dir = versions.begin()?;
         if record.overlay.is_some() {

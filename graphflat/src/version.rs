@@ -15,7 +15,8 @@ use cluster::open_output;
 use graphdelta::{
     After, Changes, Degrees, DeltaError, GoneRow, KeptRowsOf, KeptVersions, LabelsOf, NewTables,
     NoRows, OfStore, Parent, ReachPlan, Reached, Snapshot, VersionInput, VersionRecord, find_kept,
-    named_parent, read_nodes, write_nodes, write_overlay,
+    finish_version, finished_version, is_own_part, join_parts, named_parent, read_nodes,
+    write_nodes, write_overlay,
 };
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
@@ -104,13 +105,15 @@ pub fn predict_flatten_version(
 /// Applies changes to the graph of the parent, flattens the targets that they reach, commits them
 /// as a version and returns its manifest.
 ///
-/// The neighbourhoods are those of a full run on the changed tables, bit for bit.
+/// The neighbourhoods are those of a full run on the changed tables, bit for bit. Of several
+/// processes, each has the [whole store](store::open_whole) and writes a share of the parts; process
+/// 0 finishes the output.
 ///
 /// # Errors
 ///
 /// If a change cannot be applied, before anything is written: names file and row; if nothing is
 /// kept of the parent or it is one of another graph; if the output or the working directory cannot
-/// be written.
+/// be written; if another process fails.
 pub fn flatten_version(
     plan: &FlattenPlan,
     store: &Store,
@@ -138,9 +141,8 @@ pub fn flatten_version(
         identity["full"] = json!(true);
     }
     let own = schemas::xxh::fingerprint(identity.to_string().as_bytes());
-    if !plan.fresh
-        && let Some(manifest) = Output::done(&plan.output, "flatten", &own)?
-    {
+    let (cluster, named) = (store.cluster(), (&*plan.output, "flatten", &*own));
+    if let Some(manifest) = finished_version(cluster, named, plan.fresh)? {
         if let Err(error) = GraphFeatureDataset::open(&plan.output) {
             tracing::warn!("the version is finished, but {}", error_chain(&error));
         }
@@ -149,13 +151,14 @@ pub fn flatten_version(
     let parent = parent?;
     let versions = KeptVersions::lock(work_dir)?;
     let prepared = Prepared::new(plan, parent, &versions, (store, input, tables))?;
-    let named = (&*plan.output, "flatten.output");
+    let of_key = (&*plan.output, "flatten.output");
     let kept = prepared
         .parent
-        .kept_outputs(&prepared.record.earlier, named)?;
-    prepared.decision.report(progress);
-    let opened = (&*plan.output, "flatten", &*own);
-    let output = match open_output::<FlattenError>(store.cluster(), opened, plan.fresh)? {
+        .kept_outputs(&prepared.record.earlier, of_key)?;
+    if cluster.leads() {
+        prepared.decision.report(progress);
+    }
+    let output = match open_output::<FlattenError>(cluster, named, plan.fresh)? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
@@ -166,7 +169,7 @@ pub fn flatten_version(
     let planned = (plan.settings(), input_json);
     let mut manifest = Manifest::new("flatten", own.clone(), planned, store.meta().seed);
     prepared.write(kept, &output, &versions, &mut manifest)?;
-    output.finish(&manifest)?;
+    finish_version(cluster, output, &manifest)?;
     if let Err(error) = versions.remove_old(&own) {
         // The next version tries again.
         tracing::warn!("{}", error_chain(&error));
@@ -400,13 +403,14 @@ impl<'a> Prepared<'a> {
             };
             let replaced = of_kept.replaced(after, &written, &self.left_out);
             let replaced = replaced.map_err(|problem| self.parent.problem(problem))?;
-            if output.committed(parts.len()).is_none() {
+            if store.cluster().leads() && output.committed(parts.len()).is_none() {
                 let degrees = assembly.degrees();
                 let part = write_changed_degrees(output, &replaced.rows, &degrees, &self.meta)?;
                 output.commit_part(parts.len(), part)?;
             }
             self.count_left(&mut kept, &replaced.last);
         }
+        join_parts(store.cluster(), output).map_err(DeltaError::from)?;
         self.keep(&kept, versions, (&manifest.fingerprint, &written))?;
         manifest.parts = output.parts();
         manifest.graph = Some(self.meta.clone());
@@ -458,7 +462,7 @@ impl<'a> Prepared<'a> {
         sorted.collect()
     }
 
-    /// Writes and commits the parts on all threads; at once at most as many as have their lists of
+    /// Writes and commits the parts of this process on all threads; at once at most as many as have their lists of
     /// places in half of the memory budget.
     fn write_parts(
         &self,
@@ -467,11 +471,12 @@ impl<'a> Prepared<'a> {
         (parts, flatten): (&[Vec<NodeIdx>], &FlattenMeta),
     ) -> Result<(), FlattenError> {
         let is_full = self.decision.full.is_some();
+        let cluster = self.changed.after.store().cluster();
         let of_place = assembly.place_bytes().max(1);
         let most = (self.plan.memory_budget / 2 / of_place).max(1);
         let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let write = |index: usize| -> Result<(), FlattenError> {
-            if output.committed(index).is_some() {
+            if !is_own_part(cluster, index) || output.committed(index).is_some() {
                 return Ok(());
             }
             let (shard, rows) = assembly.shard(&parts[index]);

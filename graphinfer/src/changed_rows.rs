@@ -17,16 +17,17 @@ use crate::locate::narrow;
 use crate::model::Trained;
 use crate::plan::InferPlan;
 use crate::threads::Threads;
+use cluster::{Cluster, run_workers};
 use gnn::{
     Dense, Input, NodeColumns, PartialAggregation, Projected, RangeData, ReadyInput, SrcRows,
 };
-use graphdelta::{After, Degrees, Reach, ReachPlan};
+use graphdelta::{After, Degrees, Reach, ReachPlan, own_share};
 use graphtrainer::convert;
 use hashbrown::HashMap;
 use schemas::NodeIdx;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use store::{InEdges, Placement, Store};
 use typed::TypedBlocks;
 use untyped::UntypedBlocks;
@@ -114,6 +115,7 @@ pub(crate) fn compute(
         }
         parent => parent,
     };
+    let cluster = after.store().cluster();
     let mut version = Version::new(after, model);
     version.sum_weights(threads)?;
     let (reach, mut rows) = parent.map_or((None, KeptRows::default()), |(reach, rows)| {
@@ -145,19 +147,22 @@ pub(crate) fn compute(
             listed.dedup();
         }
         let by_type = version.by_type(&listed);
-        let new = version.run(layer, &by_type, &rows, threads)?;
+        let own = &by_type[own_share(cluster, by_type.len())];
+        let new = version.run(layer, own, &rows, threads)?;
         if layer == 1 {
             // Later layers read no features, but for the scores that Simple-HGN mixes in. The rows that
             // are read next take as much memory.
             after.store().release_nodes();
         }
+        let differing = differing(layer, (&new, own), &rows, threads)?;
+        let own_rows = Arc::new(only_differing((new, own), differing));
+        let others = exchange_rows(cluster, &own_rows)?;
         let mut changed = vec![false; after.end()];
-        let differing = differing(layer, (&new, &by_type), &rows, threads)?;
-        for ((block, of_block), differs) in new.into_iter().zip(differing) {
-            let nodes = by_type[block].iter().zip(differs).enumerate();
-            for (row, (&node, _)) in nodes.filter(|(_, of_node)| of_node.1) {
+        for (nodes, values) in own_rows.iter().chain(&others) {
+            let of_nodes = values.chunks_exact(model.output_dim(layer));
+            for (&node, row) in nodes.iter().zip(of_nodes) {
                 changed[node.index()] = true;
-                rows.set(layer, node, of_block.row(row));
+                rows.set(layer, node, row);
             }
         }
         if let Some(walk) = &mut walk {
@@ -170,6 +175,49 @@ pub(crate) fn compute(
 
 /// New rows of some nodes, which have a range in a list.
 type NewRows = (Range<usize>, Dense);
+
+/// Rows that differ from the kept ones, and their nodes.
+type Differing = (Vec<NodeIdx>, Vec<f32>);
+
+/// Takes those of new rows that differ, block by block.
+fn only_differing(
+    (new, nodes): (Vec<NewRows>, &[NodeIdx]),
+    differing: Vec<Vec<bool>>,
+) -> Vec<Differing> {
+    let blocks = new.into_iter().zip(differing);
+    let of_blocks = blocks.map(|((block, rows), differs)| {
+        let mut taken = (Vec::new(), Vec::with_capacity(rows.values.len()));
+        let of_block = nodes[block].iter().zip(differs).enumerate();
+        for (row, (&node, _)) in of_block.filter(|(_, (_, is_new))| *is_new) {
+            taken.0.push(node);
+            taken.1.extend_from_slice(rows.row(row));
+        }
+        taken
+    });
+    of_blocks.collect()
+}
+
+/// Sends rows to all other processes; returns theirs.
+fn exchange_rows(
+    cluster: &Cluster,
+    own: &Arc<Vec<Differing>>,
+) -> Result<Vec<Differing>, InferError> {
+    if cluster.num_processes() == 1 {
+        return Ok(Vec::new());
+    }
+    let own = Arc::clone(own);
+    let mut received = run_workers(cluster, move |peer| {
+        let sent = if peer.leads_process() { &own[..] } else { &[] };
+        let to: Vec<usize> = peer.other_processes().collect();
+        let outgoing = sent.iter().flat_map(|rows| {
+            let of_rows = |&worker: &usize| Ok((worker, rows.clone()));
+            to.iter().map(of_rows).collect::<Vec<_>>()
+        });
+        peer.shuffle::<Differing, InferError>(outgoing)
+    })?;
+    let of_first = received.swap_remove(0).into_iter();
+    Ok(of_first.map(|(_, rows)| rows).collect())
+}
 
 /// Tells of new rows of `nodes`, block by block, which of them differ from the kept ones.
 fn differing(

@@ -2,11 +2,15 @@
 
 use crate::InferError;
 use crate::rows::{RowRecord, RowWriter};
+use crate::whole_rows::write_whole;
 use gnn::{RowFormat, SharedRows};
 use graphdelta::link;
 use schemas::dataset::DirLock;
+use schemas::{NodeIdx, Row};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use store::Store;
 
 /// Name of the file that records the finished rounds.
 const RECORD: &str = "rounds.json";
@@ -157,18 +161,36 @@ impl Checkpoint {
         self.remove_others()
     }
 
-    /// Links the rows of layers 1 to `last` into another directory and returns their records.
-    pub(crate) fn link_rows(&self, last: usize, dir: &Path) -> Result<Vec<RowRecord>, InferError> {
-        let mut linked = Vec::with_capacity(last);
-        for layer in 1..=last {
+    /// Puts files of the rows of all nodes after layers 1 to `last`, by number, into another directory
+    /// and returns their records. Of several processes, each has the rows `own` here, and all make
+    /// this call.
+    pub(crate) fn keep_rows(
+        &self,
+        last: usize,
+        (store, own): (&Store, impl FnOnce() -> Vec<(Row, NodeIdx)>),
+        dir: &Path,
+    ) -> Result<Vec<RowRecord>, InferError> {
+        let of_layer = |layer: usize| {
             let mut rounds = self.record.rounds.iter();
             let round = rounds.find(|round| round.round == layer);
             let rows = round.and_then(|round| round.rows.as_ref());
-            let rows = rows.expect("the rows of these layers are kept");
-            link(&self.dir.join(&rows.name), &dir.join(&rows.name))?;
-            linked.push(rows.clone());
+            rows.expect("the rows of these layers are kept")
+        };
+        let records = (1..=last).map(of_layer);
+        let cluster = store.cluster();
+        if cluster.num_processes() == 1 {
+            let linked = records.map(|rows| {
+                link(&self.dir.join(&rows.name), &dir.join(&rows.name))?;
+                Ok(rows.clone())
+            });
+            return linked.collect();
         }
-        Ok(linked)
+        let (own, num_nodes) = (Arc::new(own()), store.placement().num_nodes());
+        let written = records.map(|rows| {
+            let of_process = (&own, rows.map(&self.dir)?);
+            write_whole(cluster, of_process, num_nodes, dir.join(&rows.name))
+        });
+        written.collect()
     }
 
     fn write(&self) -> Result<(), InferError> {

@@ -7,7 +7,7 @@ use crate::kept_versions::{RowFiles, keep_compacted, open};
 use crate::plan::ROWS_PER_PART;
 use graphdelta::Compaction;
 use schemas::{EmbeddingsDataset, Event, Manifest, NodeIdx, Opened, Output, PartSizes, Progress};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Rows between two reports of progress.
 const REPORT_ROWS: u64 = 1 << 16;
@@ -16,8 +16,8 @@ const REPORT_ROWS: u64 = 1 << 16;
 const ENGINE_VERSION: u32 = 1;
 
 /// Writes all rows of the output in `from`, a version or not, to `to`, which keeps rows of no other
-/// output, and returns its manifest. With the working directory of the output, later versions can
-/// continue the new one: what is kept of earlier ones is merged too.
+/// output, and returns its manifest. With the working directories of the processes that wrote it, later
+/// versions can continue the new one: what is kept of earlier ones is merged too.
 ///
 /// # Errors
 ///
@@ -27,34 +27,34 @@ const ENGINE_VERSION: u32 = 1;
 pub fn compact(
     from: &Path,
     to: &Path,
-    work_dir: Option<&Path>,
+    work_dirs: &[PathBuf],
     progress: &Progress,
 ) -> Result<Manifest, InferError> {
-    let compaction = Compaction::new((from, to), work_dir, ENGINE_VERSION)?;
+    let compaction = Compaction::new((from, to), work_dirs, ENGINE_VERSION)?;
     if let Some(manifest) = compaction.done::<RowFiles>()? {
         return Ok(manifest);
     }
     let dataset = EmbeddingsDataset::open(from)?;
     compaction.check_apart()?;
     let source = &compaction.source;
-    let kept = match compaction.lock::<RowFiles>()? {
-        Some((versions, _)) => {
-            let version = open(&versions, &source.fingerprint)?;
-            let version = version.ok_or_else(|| compaction.not_kept(&versions))?;
-            Some((version, versions))
-        }
-        None => None,
-    };
+    let kept = compaction.lock::<RowFiles>()?.into_iter();
+    let kept = kept.map(|(versions, _)| {
+        let version = open(&versions, &source.fingerprint)?;
+        let version = version.ok_or_else(|| compaction.not_kept(&versions))?;
+        Ok::<_, InferError>((version, versions))
+    });
+    let kept = kept.collect::<Result<Vec<_>, _>>()?;
     let output = match compaction.open()? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
-    let of_outputs = kept.as_ref().map(|(version, _)| &version.nodes[..]);
+    let of_outputs = kept.first().map(|(version, _)| &version.nodes[..]);
     let nodes = copy_rows((from, &dataset), &output, of_outputs, progress)?;
-    if let Some((version, versions)) = kept {
-        let listed = nodes.ok_or_else(|| compaction.not_kept(&versions))?;
+    for (version, versions) in kept {
+        let listed = nodes.as_ref();
+        let listed = listed.ok_or_else(|| compaction.not_kept(&versions))?;
         let names = (&*compaction.fingerprint, &*source.fingerprint);
-        keep_compacted(&versions, names, version, &listed)?;
+        keep_compacted(&versions, names, version, listed)?;
     }
     let embedding = source.report["embedding"].clone();
     Ok(compaction.finish(output, &[("embedding", embedding)])?)

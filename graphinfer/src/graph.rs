@@ -148,6 +148,12 @@ impl Graph {
         }
     }
 
+    /// Lists the own rows with their nodes.
+    pub(crate) fn own(&self) -> impl Iterator<Item = (Row, NodeIdx)> {
+        let rows = (0..self.num_own()).map(Row::from_index);
+        rows.map(|row| (row, self.node(row)))
+    }
+
     /// Returns the number of in-edges that a layer reads for some rows: at most `limit` of each.
     pub(crate) fn num_in_edges(&self, rows: Range<usize>, limit: usize) -> u64 {
         let degrees = self.columns.in_degree()[rows].iter();

@@ -127,9 +127,10 @@ fn infer_untyped(
     let mut report = join(gather_processes(store.cluster(), share)?, plan, &output);
     report["embedding"] = record.embedding_report(embedding_layer);
     if let Some(versions) = versions {
-        let link = |dir: &Path| checkpoints.0.link_rows(layers - 1, dir);
+        let own = || graph.own().collect();
+        let rows = |dir: &Path| checkpoints.0.keep_rows(layers - 1, (store, own), dir);
         let kept = (&**fingerprint, &settings.plan_json);
-        keep_full(&versions, kept, store, (None, link))?;
+        keep_full(&versions, kept, store, (None, rows))?;
     }
     let named = (fingerprint.clone(), settings.plan_json.clone());
     let manifest = manifest(named, (&output, label), store, report);

@@ -72,20 +72,20 @@ pub(crate) fn open(
     Ok(Some(open))
 }
 
-/// Keeps the rows of a full run. `link_rows` puts their files into a directory; `nodes` are those
+/// Keeps the rows of a full run. `keep_rows` puts their files into a directory; `nodes` are those
 /// of the rows of its output, none if it has those of the store.
 pub(crate) fn keep_full(
     versions: &KeptVersions,
     (fingerprint, plan): (&str, &Value),
     store: &Store,
-    (nodes, link_rows): (
+    (nodes, keep_rows): (
         Option<&[NodeIdx]>,
         impl FnOnce(&Path) -> Result<Vec<RowRecord>, InferError>,
     ),
 ) -> Result<(), InferError> {
     let dir = versions.begin()?;
     let of_stage = RowFiles {
-        stored: link_rows(&dir)?,
+        stored: keep_rows(&dir)?,
         changed: Vec::new(),
     };
     let record = VersionRecord {

@@ -142,6 +142,7 @@ mod slice;
 mod threads;
 mod typed;
 mod version;
+mod whole_rows;
 
 pub use changed_rows::{ChangedRows, changed_rows, reach_plan};
 pub use compact::compact;

@@ -14,7 +14,7 @@ use crate::threads::Threads;
 use cluster::open_output;
 use graphdelta::{
     Changes, KeptRowsOf, KeptVersions, NewTables, OfStore, Parent, Reached, Snapshot, VersionInput,
-    Work, find_kept, named_parent,
+    Work, find_kept, finish_version, join_parts, named_parent,
 };
 use schemas::{
     Dangling, EmbeddingsDataset, Event, GraphPlan, KeptOutput, Manifest, NodeIdx, Opened, Output,
@@ -163,13 +163,15 @@ pub fn predict_version(
 /// Applies changes to the graph of the parent, computes the rows that they reach, commits them as a
 /// version and returns its manifest.
 ///
-/// The rows are those of a full run on the changed tables, bit for bit.
+/// The rows are those of a full run on the changed tables, bit for bit. Of several processes, each
+/// has the [whole store](store::open_whole), computes and writes a share of the rows, and keeps all
+/// of them; process 0 finishes the output.
 ///
 /// # Errors
 ///
 /// If a change cannot be applied, before anything is written: names file and row; if the parent's
 /// rows are not kept or are those of another graph; if the output or the working directory cannot
-/// be written.
+/// be written; if another process fails.
 pub fn infer_version(
     plan: &InferPlan,
     store: &Store,
@@ -209,7 +211,9 @@ pub fn infer_version(
     let kept = prepared
         .parent
         .kept_outputs(earlier, (&plan.output, "infer.output"))?;
-    prepared.decision.report(progress);
+    if store.cluster().leads() {
+        prepared.decision.report(progress);
+    }
     let opened = (&*plan.output, "infer", &*own);
     let output = match open_output::<InferError>(store.cluster(), opened, plan.fresh)? {
         Opened::Done(manifest) => return Ok(*manifest),
@@ -226,7 +230,7 @@ pub fn infer_version(
         store.meta().seed,
     );
     prepared.write(kept, &output, &versions, &mut manifest)?;
-    output.finish(&manifest)?;
+    finish_version(store.cluster(), output, &manifest)?;
     if let Err(error) = versions.remove_old(&own) {
         // The next version tries again.
         tracing::warn!("{}", error_chain(&error));
@@ -383,7 +387,8 @@ impl Prepared {
         let num_parts = written
             .last()
             .map_or(0, |of| of.first_part + of.num_parts(plan));
-        if !is_full && output.committed(num_parts).is_none() {
+        let cluster = after.store().cluster();
+        if !is_full && cluster.leads() && output.committed(num_parts).is_none() {
             let of_kept = KeptRowsOf {
                 outputs: &kept,
                 nodes: &nodes,
@@ -394,6 +399,7 @@ impl Prepared {
             let part = write_version_part(output, &replaced.rows, &deleted)?;
             output.commit_part(num_parts, part)?;
         }
+        join_parts(cluster, output)?;
         let new = NewVersion {
             parent: &self.parent.manifest.fingerprint,
             plan: &kept_plan(&self.layers.plan_json),

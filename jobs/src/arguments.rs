@@ -24,6 +24,7 @@ impl RunArgs {
         }
         add("--workers", job.workers.to_string());
         add("--start-timeout", self.processes.start_timeout.to_string());
+        same.extend(self.full.then(|| "--full".into()));
         same
     }
 

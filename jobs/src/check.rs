@@ -22,6 +22,7 @@ use crate::cli::{CheckArgs, Stage};
 use crate::console::{Console, line_out};
 use crate::error::JobError;
 use crate::job::{CHECKSUMS, Job, Overrides};
+use crate::leftovers::are_kept_by_several;
 use crate::preflight::{pair_splits, preflight};
 
 /// Checks a job.
@@ -30,7 +31,7 @@ use crate::preflight::{pair_splits, preflight};
 ///
 /// The first problem that would stop a run and can be found without running.
 pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
-    let overrides = Overrides {
+    let mut overrides = Overrides {
         fresh: if args.fresh {
             Stage::ALL.to_vec()
         } else {
@@ -38,14 +39,23 @@ pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
         },
         ..Overrides::default()
     };
-    let job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
+    let mut job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
     console.name_job(&job.name);
+    let by_several = job.versions.are_kept && are_kept_by_several(&job.work_dir);
+    if by_several {
+        // The leader keeps as much as the others.
+        overrides.process = Some(0);
+        job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
+    }
     let context = || format!("job {}", args.job.path.display());
     if job.versions.are_kept {
         schemas::known::remember(&job.work_dir.join(CHECKSUMS));
     }
     let (survey, pairs, prediction) = look(&job).with_context(context)?;
-    let versions = version::predict(&job).with_context(context)?;
+    let versions = match by_several {
+        true => version::Predicted::of_several(&job),
+        false => version::predict(&job).with_context(context)?,
+    };
     if args.json {
         let mut found = to_json(&job, (&survey, pairs.as_ref()), prediction.as_ref());
         versions.add_to(&mut found);

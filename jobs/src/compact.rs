@@ -11,6 +11,7 @@ use crate::console::{Console, line_out};
 use crate::ending;
 use crate::error::JobError;
 use crate::job::CHECKSUMS;
+use crate::leftovers::with_processes;
 use crate::stage::end_with_cut_maps;
 
 /// Compacts a version.
@@ -51,10 +52,11 @@ fn run(args: &CompactArgs, console: &Console) -> Result<String, JobError> {
     if let Some(dir) = &work_dir {
         known::remember(&dir.join(CHECKSUMS));
     }
-    let (work, progress) = (work_dir.as_deref(), console.progress()?);
+    let work_dirs = work_dir.as_deref().map(with_processes).unwrap_or_default();
+    let progress = console.progress()?;
     let manifest = match &*read_manifest(&from)?.stage {
-        "flatten" => graphflat::compact(&from, &to, work, &progress)?,
-        _ => graphinfer::compact(&from, &to, work, &progress)?,
+        "flatten" => graphflat::compact(&from, &to, &work_dirs, &progress)?,
+        _ => graphinfer::compact(&from, &to, &work_dirs, &progress)?,
     };
     let rows: u64 = manifest.parts.iter().map(|part| part.rows).sum();
     if args.json {

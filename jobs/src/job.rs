@@ -190,14 +190,16 @@ impl Job {
             }
         };
         let (keys, _) = source.parse::<toml::Table>();
-        job.fingerprint = fingerprint(keys.expect("it was read before"), &job);
         job.versions.full = overrides.full;
+        job.fingerprint = fingerprint(keys.expect("it was read before"), &job);
         if let Some(process) = overrides.process {
-            // Each process has its part of the store and of the rounds; processes may share the
-            // disk.
+            // Each process has its part of the store and of the rounds, and keeps versions;
+            // processes may share the disk.
             let own = own_dir(process);
             job.work_dir.push(&own);
             job.infer = job.infer.map(|plan| plan.with_own_dir(&own));
+            let kept_in = job.versions.are_kept.then_some(&*job.work_dir);
+            job.flatten = job.flatten.map(|plan| plan.with_versions_in(kept_in));
         }
         Ok(job)
     }
@@ -232,6 +234,7 @@ fn fingerprint(mut keys: toml::Table, job: &Job) -> String {
         "keys": keys,
         "stages": names(&job.selected),
         "fresh": names(&job.fresh),
+        "full": job.versions.full,
     });
     schemas::xxh::fingerprint(same.to_string().as_bytes())
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use graphdelta::KeptVersions;
 use schemas::dataset::DirLock;
 
 /// Returns the name of the directory in `work_dir` of one of several processes.
@@ -13,20 +14,48 @@ pub(crate) fn own_dir(process: usize) -> String {
 /// Removes the directories of processes that a job in `num_processes` processes does not have; no
 /// run reads them again.
 ///
-/// A directory stays if another run uses it, or if it holds anything but directories of stores and
-/// rounds. `num_processes` is 1 for a job in one process, which works in `work_dir` itself.
+/// A directory stays if versions can continue from it, if another run uses it, or if it holds
+/// anything but directories of stores and rounds. `num_processes` is 1 for a job in one process,
+/// which works in `work_dir` itself.
 pub(crate) fn remove_unused(work_dir: &Path, num_processes: usize) {
     let first = if num_processes > 1 { num_processes } else { 0 };
-    for entry in fs::read_dir(work_dir).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("process-"));
-        let number = number.filter(|digits| digits.len() >= 3);
-        let number = number.and_then(|digits| digits.parse::<usize>().ok());
-        if number.is_some_and(|number| number >= first && own_dir(number) == name.to_string_lossy())
-        {
-            remove(&entry.path());
+    for (number, dir) in process_dirs(work_dir) {
+        if number >= first && !keeps_versions(&dir) {
+            remove(&dir);
         }
     }
+}
+
+/// Returns `work_dir`, and the directories in it of the processes of a job.
+pub(crate) fn with_processes(work_dir: &Path) -> Vec<PathBuf> {
+    let of_processes = process_dirs(work_dir).into_iter().map(|(_, dir)| dir);
+    std::iter::once(work_dir.to_owned())
+        .chain(of_processes)
+        .collect()
+}
+
+/// Lists the directories of processes in `work_dir`, each with its number.
+fn process_dirs(work_dir: &Path) -> Vec<(usize, PathBuf)> {
+    let entries = fs::read_dir(work_dir).into_iter().flatten().flatten();
+    let dirs = entries.filter_map(|entry| {
+        let name = entry.file_name();
+        let digits = name.to_str()?.strip_prefix("process-")?;
+        let number = digits.parse::<usize>().ok().filter(|_| digits.len() >= 3)?;
+        (own_dir(number) == name.to_string_lossy()).then(|| (number, entry.path()))
+    });
+    let mut dirs: Vec<(usize, PathBuf)> = dirs.collect();
+    dirs.sort_unstable();
+    dirs
+}
+
+/// Tells whether jobs in several processes keep versions in `work_dir`, and none in one process.
+pub(crate) fn are_kept_by_several(work_dir: &Path) -> bool {
+    !keeps_versions(work_dir) && keeps_versions(&work_dir.join(own_dir(0)))
+}
+
+/// Tells whether versions can continue from the directory of a process.
+fn keeps_versions(dir: &Path) -> bool {
+    KeptVersions::unlocked(dir).are_there()
 }
 
 /// Removes the directory of a process, unless another run is using it.

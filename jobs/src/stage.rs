@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use cluster::gather_processes;
-use graphdelta::{SharedReach, VersionInput};
-use graphflat::{SamplePlan, Waves};
+use graphdelta::{SharedReach, VersionInput, fetch_kept};
+use graphflat::{FlattenError, SamplePlan, Waves};
 use graphinfer::{InferPlan, Method, infer_version};
 use graphtrainer::{Source, TrainPlan};
 use schemas::dataset::is_begun;
@@ -84,10 +84,6 @@ fn check_version_flags(args: &RunArgs, job: &Job) -> Result<(), JobError> {
         let problem = "is for versions, which have `incremental.parent` or `incremental.features`";
         return wrong("--full", problem);
     }
-    if args.processes.are_several() && job.versions.are_kept {
-        let problem = "is for one process so far; leave out --processes and --hosts";
-        return wrong("incremental", problem);
-    }
     Ok(())
 }
 
@@ -118,6 +114,13 @@ fn run_stages(job: &Job, processes: &Processes, console: &Console) -> anyhow::Re
         .build_global()
         .map_err(|error| JobError::from(schemas::threads::refused(error)))?;
     let started = Instant::now();
+    for parent in [&job.versions.parent, &job.versions.features]
+        .into_iter()
+        .flatten()
+    {
+        let fetched = fetch_kept(&processes.cluster, &job.work_dir, parent);
+        fetched.map_err(|error| JobError::from(FlattenError::from(error)))?;
+    }
     preflight(job)?;
     // If all stages are finished, tables need not be compared here: the first stage reads them, and
     // no work can be lost. Before streamed training, a store of other tables would be replaced.

@@ -202,7 +202,8 @@ impl<'a> Stores<'a> {
         }
     }
 
-    /// Returns the store of a stage, and builds it if it does not exist.
+    /// Returns the store of a stage, and builds it if it does not exist. For a stage that writes a
+    /// version, it has the partitions of all processes.
     ///
     /// The needs of all stages of the job count, not only of those that run now, so that stages
     /// which run one after the other use the same store.
@@ -212,10 +213,22 @@ impl<'a> Stores<'a> {
         progress: &Progress,
     ) -> Result<Arc<Store>, JobError> {
         let plan = store_plan(self.job, stage)?;
-        if let Some((_, store)) = self.open.iter().find(|(dir, _)| *dir == plan.dir) {
+        let is_of_version = match stage {
+            Stage::Flatten => self.job.flatten_version().is_some(),
+            Stage::Infer => self.job.version().is_some(),
+            Stage::Train | Stage::Score => false,
+        };
+        let mut open = self.open.iter();
+        let open =
+            open.find(|(dir, store)| *dir == plan.dir && (store.is_whole() || !is_of_version));
+        if let Some((_, store)) = open {
             return Ok(Arc::clone(store));
         }
-        let store = Arc::new(store::open_or_build_on(self.cluster, &plan, progress)?);
+        let mut store = store::open_or_build_on(self.cluster, &plan, progress)?;
+        if is_of_version {
+            store = store::open_whole(&store, &plan.dir)?;
+        }
+        let store = Arc::new(store);
         self.open.push((plan.dir, Arc::clone(&store)));
         Ok(store)
     }

@@ -13,6 +13,7 @@ use crate::pair_set::PairSet;
 use crate::pairs::{Pairs, PlacedPairs, place_pairs};
 use crate::units::OwnUnits;
 use crate::walks::WalkedGraph;
+use crate::whole::remove_others;
 use crate::{Partition, Placement, StoreError, StoreMeta, StorePlan};
 use cluster::{Cluster, Peer, run_workers};
 use schemas::progress::{Event, Progress};
@@ -124,6 +125,7 @@ fn remove_store(dir: &Path) -> std::io::Result<()> {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
+    remove_others(dir)?;
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();

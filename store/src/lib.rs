@@ -102,6 +102,7 @@ mod store;
 mod sum;
 mod units;
 mod walks;
+mod whole;
 
 pub use edge_columns::InEdges;
 pub use error::{StoreCause, StoreError};
@@ -117,3 +118,4 @@ pub use plan::{HUB_THRESHOLD, StorePlan};
 pub use sigbus::CutMaps;
 pub use store::{Hub, Store};
 pub use sum::exact_sum;
+pub use whole::open_whole;

@@ -30,9 +30,11 @@ pub struct Store {
     /// None if nodes have no types.
     typed_columns: Option<Arc<TypedColumns>>,
     placement: Placement,
-    /// The processes and workers of the job; each process has the partitions of its own workers.
+    /// The processes and workers of the job.
     cluster: Cluster,
-    /// The partitions of this process.
+    /// The worker of the first partition that is open here.
+    first_worker: usize,
+    /// Those of the workers of this process, or of all.
     partitions: Arc<Vec<Partition>>,
     /// Bytes of files that the page cache can hold.
     page_cache: u64,
@@ -63,6 +65,7 @@ impl Store {
                 .then(|| Arc::new(TypedColumns::new(&plan.graph))),
             placement,
             cluster: cluster.clone(),
+            first_worker: cluster.first_worker(),
             partitions,
             page_cache: plan
                 .page_cache
@@ -76,7 +79,21 @@ impl Store {
         &self.cluster
     }
 
-    /// Returns the partitions of this process.
+    /// Returns the store with other open partitions: those of all workers.
+    pub(crate) fn with_all(&self, partitions: Vec<Partition>) -> Self {
+        Self {
+            first_worker: 0,
+            partitions: Arc::new(partitions),
+            ..self.clone()
+        }
+    }
+
+    /// Tells whether the partitions of all processes are open here.
+    pub fn is_whole(&self) -> bool {
+        self.partitions.len() == self.placement.workers()
+    }
+
+    /// Returns the partitions of this process, or of all if the store [is whole](Self::is_whole).
     pub fn partitions(&self) -> &[Partition] {
         &self.partitions
     }
@@ -156,9 +173,9 @@ impl Store {
     ///
     /// # Panics
     ///
-    /// If the worker belongs to another process.
+    /// If the worker belongs to another process, and the store is not [whole](Self::is_whole).
     pub fn partition(&self, worker: usize) -> &Partition {
-        &self.partitions[worker - self.cluster.first_worker()]
+        &self.partitions[worker - self.first_worker]
     }
 }
 

@@ -55,9 +55,6 @@ impl Layers {
     pub(crate) fn open(plan: &InferPlan, store: &Store) -> Result<Self, InferError> {
         let graph = &store.meta().graph;
         let (trained, plan) = open_kept(plan)?;
-        if store.cluster().num_processes() > 1 {
-            return Err(InferError::FullRun("the job runs in several processes"));
-        }
         let edges = trained.edge_columns();
         match trained {
             Trained::Untyped(trained) => {

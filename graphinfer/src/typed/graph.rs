@@ -155,6 +155,21 @@ impl<'a> TypedGraph<'a> {
         }
     }
 
+    /// Lists the own rows of all types with their nodes, numbered in the whole graph.
+    pub(super) fn own(&self) -> impl Iterator<Item = (Row, NodeIdx)> {
+        let types = 0..self.nodes.len();
+        types.flat_map(move |node_type| {
+            let rows = self.own_rows_of(node_type).map(Row::from_index);
+            rows.map(move |row| {
+                let in_type = self.node(node_type, row).index();
+                (
+                    row,
+                    NodeIdx::from_index(self.nodes[node_type].start + in_type),
+                )
+            })
+        })
+    }
+
     /// Returns the exchange of the rows that some in-edges read; none in one process.
     pub(super) fn exchange(&self, reads: &[Read]) -> Option<&Arc<Exchange>> {
         self.halo.as_ref().map(|halo| halo.exchange(reads))

@@ -80,9 +80,11 @@ pub(crate) fn infer(
     let mut report = join(gather_processes(store.cluster(), share)?, plan, &output);
     report["embedding"] = record.embedding_report(wanted.embedding_layer);
     if let Some(versions) = versions {
-        let link = |dir: &Path| checkpoints.0.link_rows(sampled.limits.len() - 1, dir);
+        let own = || graph.own().collect();
+        let last = sampled.limits.len() - 1;
+        let rows = |dir: &Path| checkpoints.0.keep_rows(last, (store, own), dir);
         let kept = (&*fingerprint, &settings.plan_json);
-        keep_full(&versions, kept, store, (nodes.as_deref(), link))?;
+        keep_full(&versions, kept, store, (nodes.as_deref(), rows))?;
     }
     let planned = (settings.plan_json.clone(), store.manifest_input());
     let manifest = Manifest {

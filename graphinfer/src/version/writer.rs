@@ -9,7 +9,7 @@ use crate::plan::InferPlan;
 use crate::predict::labels;
 use crate::threads::Threads;
 use crate::typed::WrittenColumns;
-use graphdelta::After;
+use graphdelta::{After, is_own_part};
 use schemas::{DeletedNodes, EmbeddingColumns, Labels, NodeIdx, Output};
 use std::ops::Range;
 
@@ -83,13 +83,13 @@ impl<'a> VersionWriter<'a> {
         of_types.collect()
     }
 
-    /// Writes and commits the rows of some nodes.
+    /// Writes and commits the rows of some nodes: the parts of this process.
     pub(super) fn write_parts(
         &self,
         written: &[WrittenNodes<'_>],
         threads: &Threads,
     ) -> Result<(), InferError> {
-        let plan = &self.layers.plan;
+        let (plan, cluster) = (&self.layers.plan, self.after.store().cluster());
         let parts = written.iter().flat_map(|of| {
             let in_type = 0..of.num_parts(plan);
             in_type.map(move |part| (of, part))
@@ -99,7 +99,7 @@ impl<'a> VersionWriter<'a> {
         threads.run(parts.len(), head, |head, at| {
             let (of, part) = parts[at];
             let index = of.first_part + part;
-            if self.output.committed(index).is_some() {
+            if !is_own_part(cluster, index) || self.output.committed(index).is_some() {
                 return Ok(());
             }
             let start = part * plan.rows_per_part;

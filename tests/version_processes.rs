@@ -1,0 +1,166 @@
+//! Versions of jobs in several processes: other numbers of them, lost disks, kills and errors.
+
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Bench, Job, Outcome, mix};
+use crate::hosts::{Hosts, end};
+use crate::incremental::{PROCESSES, Rows, World, first, full, rows, version};
+use crate::needs::slow;
+
+const THREE: [&str; 4] = ["--processes", "3", "--workers", "1"];
+
+/// A bench with a first version of several processes.
+fn started() -> (Bench, World) {
+    let (bench, world) = (Bench::empty(), World::new());
+    world.write(&bench, "start");
+    bench.run(&first("sage", ""), &PROCESSES).ok();
+    (bench, world)
+}
+
+/// Runs the version of a night, `vAT` of `vBEFORE`, and compares it with a full run.
+fn check_night(bench: &Bench, world: &mut World, at: usize, args: &[&str]) -> Job {
+    let (night, tables) = (format!("night-{at}"), format!("tables-{at}"));
+    world.night().write(bench, &night);
+    world.write(bench, &tables);
+    let (own, parent) = (format!("v{at}"), format!("v{}", at - 1));
+    let job = version(&own, &parent, &[&night], "");
+    bench.run(&job, args).ok();
+    let expected = full(bench, &tables, "", |of_run| of_run);
+    assert!(rows(bench, &format!("out/{own}")) == expected, "{own}");
+    job
+}
+
+#[test]
+fn processes_without_kept_rows_fetch_them_from_the_leader() {
+    let (bench, mut world) = started();
+    check_night(&bench, &mut world, 1, &PROCESSES);
+    // A lost disk.
+    std::fs::remove_dir_all(bench.path("work/process-001")).unwrap();
+    check_night(&bench, &mut world, 2, &PROCESSES);
+    // A third process, and fewer workers in each.
+    let job = check_night(&bench, &mut world, 3, &THREE);
+    check_night(&bench, &mut world, 4, &PROCESSES);
+    // A finished version is skipped.
+    let before = bench.manifest("out/v3");
+    bench.run(&job, &PROCESSES).ok();
+    assert_eq!(bench.manifest("out/v3"), before);
+    // `check` finds what they keep; one process does not.
+    let checked = bench.graphflat(&["check", "job.toml"]).ok().stdout;
+    assert!(!checked.contains("version  "), "{checked}");
+    world.night().write(&bench, "night-5");
+    let next = version("v5", "v4", &["night-5"], "");
+    bench.write(&next);
+    let next_checked = bench.graphflat(&["check", "job.toml"]).ok().stdout;
+    assert!(
+        next_checked.contains("version  run says what"),
+        "{next_checked}"
+    );
+    let outcome = bench.run(&next, &[]);
+    assert_eq!(outcome.code, 2, "{outcome:?}");
+    let expected = "and one process or several as it had; start with a run without a parent\n";
+    assert!(outcome.stderr.ends_with(expected), "{outcome:?}");
+    // A job in one process leaves what the others keep.
+    let infer = "[infer]\noutput = \"out/other\"\nmodel = \"out/model\"\n";
+    let other = Job(format!(
+        "{}{infer}",
+        crate::incremental::head("work", "start")
+    ));
+    bench.run(&other, &[]).ok();
+    bench.run(&next, &PROCESSES).ok();
+}
+
+/// A mistake in the changes is told once, and nothing is written.
+#[test]
+fn mistakes_in_changes_end_all_processes() {
+    let (bench, mut world) = started();
+    world.night().write(&bench, "night");
+    let good = version("v1", "v0", &["night"], "");
+    // Its nodes are there already, and its edges gone.
+    bench.run(&good, &PROCESSES).ok();
+    let twice = version("v2", "v1", &["night"], "");
+    let outcome = bench.run(&twice, &PROCESSES);
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+    assert!(outcome.stderr.contains("of night/"), "{outcome:?}");
+    assert!(!bench.path("out/v2").exists());
+    let alike = rows(&bench, "out/v1");
+    bench.run(&good, &PROCESSES).ok();
+    assert!(rows(&bench, "out/v1") == alike);
+}
+
+/// Kills of [`killed_versions_of_several_processes_go_on`].
+const KILLS: usize = 24;
+
+/// Kills one process of a chain of versions at random moments. A version is there as a whole or not
+/// at all, and each ends with the rows of one that was not killed.
+#[test]
+fn killed_versions_of_several_processes_go_on() {
+    if !slow() {
+        return;
+    }
+    let (bench, mut world) = started();
+    let args = ["--workers", "2", "--start-timeout", "3", "--quiet"];
+    let mut expected: Vec<Rows> = Vec::new();
+    let started = Instant::now();
+    for at in 1..=3 {
+        world.night().write(&bench, &format!("night-{at}"));
+        let job = version(
+            &format!("calm{at}"),
+            &parent("calm", at),
+            &[&format!("night-{at}")],
+            "",
+        );
+        bench.run(&job, &PROCESSES).ok();
+        expected.push(rows(&bench, &format!("out/calm{at}")));
+    }
+    let longest: Duration = started.elapsed() / 3;
+    let (mut killed, mut whole, mut draw, mut chain) = (0, 0, 0, 0);
+    while killed < KILLS {
+        chain += 1;
+        let name = format!("killed{chain}-");
+        for at in 1..=3 {
+            let own = format!("{name}{at}");
+            let job = version(&own, &parent(&name, at), &[&format!("night-{at}")], "");
+            let output = format!("out/{own}");
+            bench.write(&job);
+            for _ in 0..2 {
+                let hosts = Hosts::new(&bench, 2);
+                let mut children: Vec<Child> = (0..2)
+                    .map(|process| hosts.start(&bench, process, &args))
+                    .collect();
+                draw += 1;
+                let share = mix(47, draw) % 1000;
+                std::thread::sleep(longest.mul_f64(share as f64 / 1000.0));
+                let victim = usize::try_from(mix(53, draw) % 2).unwrap();
+                let has_ended = children[victim].try_wait().unwrap().is_some();
+                children[victim].kill().unwrap(); // SIGKILL: no handler runs
+                let outcomes: Vec<Outcome> = children.into_iter().map(end).collect();
+                killed += usize::from(!has_ended);
+                if at > 1 {
+                    let before = rows(&bench, &format!("out/{name}{}", at - 1));
+                    assert!(before == expected[at - 2]);
+                }
+                if bench.path(&format!("{output}/_SUCCESS")).exists() {
+                    whole += usize::from(!has_ended);
+                    assert!(
+                        rows(&bench, &output) == expected[at - 1],
+                        "{own} {outcomes:?}"
+                    );
+                    break;
+                }
+            }
+            bench.run(&job, &PROCESSES).ok();
+            assert!(rows(&bench, &output) == expected[at - 1], "{own}");
+        }
+    }
+    eprintln!("{killed} kills, {whole} after the output was whole");
+}
+
+/// Returns the output that version `at` of a chain continues.
+fn parent(chain: &str, at: usize) -> String {
+    match at {
+        1 => "v0".to_owned(),
+        _ => format!("{chain}{}", at - 1),
+    }
+}
