@@ -894,8 +894,8 @@ fn keys_that_do_not_fit_are_refused_before_any_work() {
         "work_dir = \"work\"",
         "work_dir = \"other\"",
         "the parent out/v0 cannot be continued: its rows are not kept in other; versions need the \
-         `work_dir` of their parent, which was run with [incremental], and one process or several as it \
-         had; start with a run without a \
+         `work_dir` of their parent, which was run with [incremental], in one process if it was, else in \
+         several; start with a run without a \
          parent",
     );
     check(
@@ -1141,7 +1141,7 @@ fn flags_and_tables_that_do_not_fit_are_refused() {
     check(
         &good,
         &["--processes", "2"],
-        "and one process or several as it had; start with a run without a parent",
+        "in one process if it was, else in several; start with a run without a parent",
     );
     // Other tables are another graph.
     world.write(&bench, "start");

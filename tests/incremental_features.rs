@@ -569,8 +569,8 @@ fn features_that_do_not_fit_are_refused() {
         &good.with("work_dir = \"work\"", "work_dir = \"other\""),
         2,
         "the parent out/v0 cannot be continued: its rows are not kept in other; versions need the \
-         `work_dir` of their parent, which was run with [incremental], and one process or several as it \
-         had; start with a run without a \
+         `work_dir` of their parent, which was run with [incremental], in one process if it was, else in \
+         several; start with a run without a \
          parent",
     );
     // More in-edges than those that an earlier version has drawn again.

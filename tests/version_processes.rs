@@ -1,7 +1,10 @@
 //! Versions of jobs in several processes: other numbers of them, lost disks, kills and errors.
 
 use std::process::Child;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use arrow::array::{ArrayRef, Int64Array, StringArray};
 
 use crate::harness::{Bench, Job, Outcome, mix};
 use crate::hosts::{Hosts, end};
@@ -34,6 +37,10 @@ fn check_night(bench: &Bench, world: &mut World, at: usize, args: &[&str]) -> Jo
 #[test]
 fn processes_without_kept_rows_fetch_them_from_the_leader() {
     let (bench, mut world) = started();
+    // A finished first run is skipped, and mends a lost disk.
+    std::fs::remove_dir_all(bench.path("work/process-001")).unwrap();
+    bench.run(&first("sage", ""), &PROCESSES).ok();
+    assert!(bench.path("work/process-001/versions").exists());
     check_night(&bench, &mut world, 1, &PROCESSES);
     // A lost disk.
     std::fs::remove_dir_all(bench.path("work/process-001")).unwrap();
@@ -58,7 +65,7 @@ fn processes_without_kept_rows_fetch_them_from_the_leader() {
     );
     let outcome = bench.run(&next, &[]);
     assert_eq!(outcome.code, 2, "{outcome:?}");
-    let expected = "and one process or several as it had; start with a run without a parent\n";
+    let expected = "in one process if it was, else in several; start with a run without a parent\n";
     assert!(outcome.stderr.ends_with(expected), "{outcome:?}");
     // A job in one process leaves what the others keep.
     let infer = "[infer]\noutput = \"out/other\"\nmodel = \"out/model\"\n";
@@ -68,6 +75,28 @@ fn processes_without_kept_rows_fetch_them_from_the_leader() {
     ));
     bench.run(&other, &[]).ok();
     bench.run(&next, &PROCESSES).ok();
+}
+
+/// A mistake that one process finds ends all of them with its message.
+#[test]
+fn an_edge_that_is_not_there_ends_all_processes() {
+    let (bench, _) = started();
+    let column = |id: i64| Arc::new(Int64Array::from(vec![id])) as ArrayRef;
+    // Several nodes, so that each process owns some.
+    for dst in [0, 3, 6, 9, 12, 15] {
+        let op: ArrayRef = Arc::new(StringArray::from(vec!["delete"]));
+        let columns = vec![("src", column(dst)), ("dst", column(dst)), ("op", op)];
+        std::fs::create_dir_all(bench.path("loops")).unwrap();
+        bench.write_table("loops/edges.parquet", columns);
+        let job = version("v1", "v0", &["loops"], "");
+        let job = job.with("nodes = \"loops/nodes.parquet\"\n", "");
+        let outcome = bench.run(&job, &PROCESSES);
+        assert_eq!(outcome.code, 3, "{outcome:?}");
+        assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+        let expected = format!("no edge leads from {dst} to {dst} to delete");
+        assert!(outcome.stderr.contains(&expected), "{outcome:?}");
+        assert!(!bench.path("out/v1").exists());
+    }
 }
 
 /// A mistake in the changes is told once, and nothing is written.

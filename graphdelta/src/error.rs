@@ -108,7 +108,7 @@ pub enum DeltaError {
         /// The directory.
         path: PathBuf,
     },
-    /// A process sees other changes or another parent than the first one.
+    /// A process sees other changes or another parent than process 0.
     #[error(
         "process {process} does not see the changes and the parent that process 0 sees; all need \
          the same files"

@@ -13,8 +13,8 @@ use crate::{DeltaError, KeptVersions, NoRows, find_kept};
 const FETCHED: &str = "fetched";
 
 /// Copies what the leader keeps of an output, and of the earlier ones that it has rows of, to the
-/// processes of a job that do not keep it. All processes make this call, each with its own
-/// `work_dir`. Nothing is copied if the leader does not keep it either.
+/// processes that lack some of it. All processes make this call, each with its own `work_dir`.
+/// Nothing is copied if the leader does not keep the output either.
 ///
 /// # Errors
 ///
@@ -24,37 +24,56 @@ pub fn fetch_kept(cluster: &Cluster, work_dir: &Path, output: &Path) -> Result<(
     if cluster.num_processes() == 1 {
         return Ok(());
     }
+    let readable = KeptVersions::unlocked(work_dir);
     // A stage reports what is wrong with the output.
-    let name = read_manifest(output).ok().map(|of| of.fingerprint);
-    let record = name
-        .as_ref()
-        .and_then(|name| find_kept::<NoRows>(work_dir, name));
-    let lacking = gather_processes(cluster, record.is_none())?;
-    if lacking[0] || !lacking.contains(&true) {
+    let parent = read_manifest(output).ok().map(|of| of.fingerprint);
+    let names = parent.filter(|_| cluster.leads()).and_then(|parent| {
+        let record = find_kept::<NoRows>(work_dir, &parent)?;
+        let is_whole = readable.has_graph(&parent, &record);
+        is_whole.then(|| [record.earlier, vec![parent]].concat())
+    });
+    let names = gather_processes(cluster, names)?.swap_remove(0);
+    let names = names.unwrap_or_default();
+    let lacks = |name: &String| {
+        let record = readable.record::<NoRows>(name);
+        // Of earlier ones, the graph is not kept.
+        let needs_graph = names.last() == Some(name);
+        record.is_none_or(|of| needs_graph && !readable.has_graph(name, &of))
+    };
+    let lacking: Vec<bool> = names.iter().map(lacks).collect();
+    let lacking = gather_processes(cluster, lacking)?;
+    if lacking.iter().flatten().all(|is_lacking| !is_lacking) {
         return Ok(());
     }
     let versions = KeptVersions::lock(work_dir)?;
-    let mut files = Vec::new();
-    if let (Some(name), Some(record), true) = (name, record, cluster.leads()) {
-        for kept in record.earlier.iter().chain([&name]) {
-            files.extend(files_below(versions.dir(), &versions.path(kept))?);
+    for (at, name) in names.iter().enumerate() {
+        let of_name: Vec<bool> = lacking.iter().map(|of_process| of_process[at]).collect();
+        if of_name.contains(&true) {
+            fetch(cluster, &versions, name, &of_name)?;
         }
     }
-    let arrived = versions.dir().join(FETCHED);
+    Ok(())
+}
+
+/// Copies what the leader keeps of one output to the processes that lack it.
+fn fetch(
+    cluster: &Cluster,
+    versions: &KeptVersions,
+    name: &str,
+    lacking: &[bool],
+) -> Result<(), DeltaError> {
+    let (own, arrived) = (versions.path(name), versions.dir().join(FETCHED));
     remove(&arrived)?;
-    copy_files(cluster, (versions.dir(), &files), &arrived, &lacking)?;
+    let files = match cluster.leads() {
+        true => files_below(&own, &own)?,
+        false => Vec::new(),
+    };
+    copy_files(cluster, (&own, &files), &arrived, lacking)?;
     if !lacking[cluster.process()] {
         return Ok(());
     }
-    let entries = std::fs::read_dir(&arrived).map_err(failed("read", &arrived))?;
-    for entry in entries {
-        let entry = entry.map_err(failed("read", &arrived))?;
-        let to = versions.dir().join(entry.file_name());
-        // What a version has of its own output is the same in all processes.
-        remove(&to)?;
-        std::fs::rename(entry.path(), &to).map_err(failed("rename", &entry.path()))?;
-    }
-    remove(&arrived)
+    remove(&own)?;
+    std::fs::rename(&arrived, &own).map_err(failed("rename", &arrived))
 }
 
 /// Removes a directory, if it is there.

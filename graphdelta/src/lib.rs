@@ -42,7 +42,7 @@ pub use numbers::{Night, Numbers, check_graph};
 pub use out_edges::OutEdges;
 pub use overlay::Overlay;
 pub use parent::{Parent, named_parent};
-pub use processes::{finish_version, finished_version, is_own_part, join_parts, own_share};
+pub use processes::{finish_version, finished_version, is_own_part, join_parts};
 pub use reach::{ChangedInEdges, Degrees, Reach, ReachPlan, reach};
 pub use replaced::{GoneRow, KeptRowsOf, Replaced};
 pub use snapshot::Snapshot;

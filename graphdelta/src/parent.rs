@@ -28,8 +28,8 @@ impl Parent {
     pub fn is_not_kept(&self, work_dir: &Path) -> DeltaError {
         self.problem(format!(
             "cannot be continued: its rows are not kept in {}; versions need the `work_dir` of \
-             their parent, which was run with [incremental], and one process or several as it had; \
-             start with a run without a parent",
+             their parent, which was run with [incremental], in one process if it was, else in \
+             several; start with a run without a parent",
             work_dir.display()
         ))
     }

@@ -1,7 +1,6 @@
 //! How several processes write a version: each has the whole graph and what is kept of the parent,
 //! computes and writes a share of the rows, and keeps what the next version needs.
 
-use std::ops::Range;
 use std::path::Path;
 
 use cluster::{Cluster, ClusterError, gather_processes};
@@ -9,13 +8,7 @@ use schemas::{Manifest, Output};
 
 use crate::DeltaError;
 
-/// Returns the share of this process of `count` things in a list.
-pub fn own_share(cluster: &Cluster, count: usize) -> Range<usize> {
-    let (process, processes) = (cluster.process(), cluster.num_processes());
-    count * process / processes..count * (process + 1) / processes
-}
-
-/// Tells whether this process writes a part.
+/// Tells whether this process computes or writes piece `index` of some work.
 pub fn is_own_part(cluster: &Cluster, index: usize) -> bool {
     index % cluster.num_processes() == cluster.process()
 }

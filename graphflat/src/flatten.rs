@@ -49,7 +49,7 @@ pub fn flatten(
         plan.fresh,
     )? {
         Opened::Done(manifest) => {
-            warn_if_not_kept(plan, &fingerprint);
+            warn_if_not_kept(plan, &fingerprint, store)?;
             return Ok(*manifest);
         }
         Opened::Open(output) => Arc::new(output),

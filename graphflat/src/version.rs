@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use assembly::Assembly;
 use chosen::Chosen;
-use cluster::open_output;
+use cluster::{gather_processes, open_output};
 use graphdelta::{
     After, Changes, Degrees, DeltaError, GoneRow, KeptRowsOf, KeptVersions, LabelsOf, NewTables,
-    NoRows, OfStore, Parent, ReachPlan, Reached, Snapshot, VersionInput, VersionRecord, find_kept,
-    finish_version, finished_version, is_own_part, join_parts, named_parent, read_nodes,
+    NoRows, OfStore, Parent, ReachPlan, Reached, Snapshot, VersionInput, VersionRecord, fetch_kept,
+    find_kept, finish_version, finished_version, is_own_part, join_parts, named_parent, read_nodes,
     write_nodes, write_overlay,
 };
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
@@ -194,7 +194,7 @@ impl KeepFull {
         Ok(Some(Self { versions }))
     }
 
-    /// Keeps a run with these parts.
+    /// Keeps a run with these parts; returns when all processes have.
     pub(crate) fn finish(
         &self,
         (plan, fingerprint): (&FlattenPlan, &str),
@@ -213,12 +213,22 @@ impl KeepFull {
             nodes: Some(write_nodes(&dir, &nodes)?),
             ..VersionRecord::new(store, &of_plan, NoRows::default())
         };
-        Ok(self.versions.finish(fingerprint, &record)?)
+        self.versions.finish(fingerprint, &record)?;
+        gather_processes(store.cluster(), ())?;
+        Ok(())
     }
 }
 
-/// Warns that versions cannot start from a finished output, if any are planned.
-pub(crate) fn warn_if_not_kept(plan: &FlattenPlan, fingerprint: &str) {
+/// Warns that versions cannot start from a finished output, if any are planned. Processes that lack
+/// what is kept fetch it from the leader.
+pub(crate) fn warn_if_not_kept(
+    plan: &FlattenPlan,
+    fingerprint: &str,
+    store: &Store,
+) -> Result<(), FlattenError> {
+    if let Some(work_dir) = &plan.kept_in {
+        fetch_kept(store.cluster(), work_dir, &plan.output)?;
+    }
     let is_kept = |dir: &Path| find_kept::<NoRows>(dir, fingerprint).is_some();
     if plan.kept_in.as_deref().is_some_and(|dir| !is_kept(dir)) {
         tracing::warn!(
@@ -227,6 +237,7 @@ pub(crate) fn warn_if_not_kept(plan: &FlattenPlan, fingerprint: &str) {
             plan.output.display()
         );
     }
+    Ok(())
 }
 
 /// Opens the parent of a version.

@@ -21,10 +21,11 @@ use cluster::{Cluster, run_workers};
 use gnn::{
     Dense, Input, NodeColumns, PartialAggregation, Projected, RangeData, ReadyInput, SrcRows,
 };
-use graphdelta::{After, Degrees, Reach, ReachPlan, own_share};
+use graphdelta::{After, Degrees, Reach, ReachPlan, is_own_part};
 use graphtrainer::convert;
 use hashbrown::HashMap;
 use schemas::NodeIdx;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,6 +38,9 @@ pub(crate) use layers::{AnyHead, Layers, open_kept, refuse_plan};
 
 /// Nodes whose weights a thread sums together.
 const WEIGHTS_PIECE: usize = 1 << 8;
+
+/// Nodes of a stretch that one of several processes computes.
+const SHARE_PIECE: usize = 1 << 8;
 
 /// What the rows of a version are computed from.
 struct Version<'a> {
@@ -147,18 +151,17 @@ pub(crate) fn compute(
             listed.dedup();
         }
         let by_type = version.by_type(&listed);
-        let own = &by_type[own_share(cluster, by_type.len())];
-        let new = version.run(layer, own, &rows, threads)?;
+        let own = own_blocks(cluster, &by_type);
+        let new = version.run(layer, &own, &rows, threads)?;
         if layer == 1 {
             // Later layers read no features, but for the scores that Simple-HGN mixes in. The rows that
             // are read next take as much memory.
             after.store().release_nodes();
         }
-        let differing = differing(layer, (&new, own), &rows, threads)?;
-        let own_rows = Arc::new(only_differing((new, own), differing));
-        let others = exchange_rows(cluster, &own_rows)?;
+        let differing = differing(layer, (&new, &own), &rows, threads)?;
+        let of_blocks = only_differing((new, &own), differing);
         let mut changed = vec![false; after.end()];
-        for (nodes, values) in own_rows.iter().chain(&others) {
+        for (nodes, values) in with_others(cluster, of_blocks)? {
             let of_nodes = values.chunks_exact(model.output_dim(layer));
             for (&node, row) in nodes.iter().zip(of_nodes) {
                 changed[node.index()] = true;
@@ -183,31 +186,47 @@ type Differing = (Vec<NodeIdx>, Vec<f32>);
 fn only_differing(
     (new, nodes): (Vec<NewRows>, &[NodeIdx]),
     differing: Vec<Vec<bool>>,
-) -> Vec<Differing> {
-    let blocks = new.into_iter().zip(differing);
-    let of_blocks = blocks.map(|((block, rows), differs)| {
-        let mut taken = (Vec::new(), Vec::with_capacity(rows.values.len()));
-        let of_block = nodes[block].iter().zip(differs).enumerate();
-        for (row, (&node, _)) in of_block.filter(|(_, (_, is_new))| *is_new) {
-            taken.0.push(node);
-            taken.1.extend_from_slice(rows.row(row));
-        }
-        taken
-    });
-    of_blocks.collect()
+) -> impl Iterator<Item = Differing> {
+    new.into_iter()
+        .zip(differing)
+        .map(|((block, rows), differs)| {
+            let count = differs.iter().filter(|is_new| **is_new).count();
+            let mut taken = (
+                Vec::with_capacity(count),
+                Vec::with_capacity(count * rows.cols),
+            );
+            let of_block = nodes[block].iter().zip(differs).enumerate();
+            for (row, (&node, _)) in of_block.filter(|(_, (_, is_new))| *is_new) {
+                taken.0.push(node);
+                taken.1.extend_from_slice(rows.row(row));
+            }
+            taken
+        })
 }
 
-/// Sends rows to all other processes; returns theirs.
-fn exchange_rows(
-    cluster: &Cluster,
-    own: &Arc<Vec<Differing>>,
-) -> Result<Vec<Differing>, InferError> {
+/// Returns the nodes whose rows this process computes: every so many stretches of a list, since
+/// nodes with many in-edges stand together.
+fn own_blocks<'a>(cluster: &Cluster, nodes: &'a [NodeIdx]) -> Cow<'a, [NodeIdx]> {
     if cluster.num_processes() == 1 {
-        return Ok(Vec::new());
+        return Cow::Borrowed(nodes);
     }
-    let own = Arc::clone(own);
+    let stretches = nodes.chunks(SHARE_PIECE).enumerate();
+    let own = stretches.filter(|(at, _)| is_own_part(cluster, *at));
+    own.flat_map(|(_, of)| of.iter().copied()).collect()
+}
+
+/// Sends rows to all other processes; returns them with those that the others send.
+fn with_others<'a>(
+    cluster: &Cluster,
+    own: impl Iterator<Item = Differing> + 'a,
+) -> Result<Box<dyn Iterator<Item = Differing> + 'a>, InferError> {
+    if cluster.num_processes() == 1 {
+        return Ok(Box::new(own));
+    }
+    let own: Arc<Vec<Differing>> = Arc::new(own.collect());
+    let sent = Arc::clone(&own);
     let mut received = run_workers(cluster, move |peer| {
-        let sent = if peer.leads_process() { &own[..] } else { &[] };
+        let sent = if peer.leads_process() { &sent[..] } else { &[] };
         let to: Vec<usize> = peer.other_processes().collect();
         let outgoing = sent.iter().flat_map(|rows| {
             let of_rows = |&worker: &usize| Ok((worker, rows.clone()));
@@ -215,8 +234,9 @@ fn exchange_rows(
         });
         peer.shuffle::<Differing, InferError>(outgoing)
     })?;
-    let of_first = received.swap_remove(0).into_iter();
-    Ok(of_first.map(|(_, rows)| rows).collect())
+    let own = Arc::into_inner(own).expect("the workers have ended");
+    let others = received.swap_remove(0).into_iter().map(|(_, rows)| rows);
+    Ok(Box::new(own.into_iter().chain(others)))
 }
 
 /// Tells of new rows of `nodes`, block by block, which of them differ from the kept ones.

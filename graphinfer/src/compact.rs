@@ -5,7 +5,7 @@ use crate::embedding::GROUP_BYTES;
 use crate::kept_rows::damaged;
 use crate::kept_versions::{RowFiles, keep_compacted, open};
 use crate::plan::ROWS_PER_PART;
-use graphdelta::Compaction;
+use graphdelta::{Compaction, KeptVersions};
 use schemas::{EmbeddingsDataset, Event, Manifest, NodeIdx, Opened, Output, PartSizes, Progress};
 use std::path::{Path, PathBuf};
 
@@ -16,8 +16,8 @@ const REPORT_ROWS: u64 = 1 << 16;
 const ENGINE_VERSION: u32 = 1;
 
 /// Writes all rows of the output in `from`, a version or not, to `to`, which keeps rows of no other
-/// output, and returns its manifest. With the working directories of the processes that wrote it, later
-/// versions can continue the new one: what is kept of earlier ones is merged too.
+/// output, and returns its manifest. With the working directories of the processes that wrote it,
+/// later versions can continue the new one: what is kept of earlier ones is merged too.
 ///
 /// # Errors
 ///
@@ -37,24 +37,23 @@ pub fn compact(
     let dataset = EmbeddingsDataset::open(from)?;
     compaction.check_apart()?;
     let source = &compaction.source;
-    let kept = compaction.lock::<RowFiles>()?.into_iter();
-    let kept = kept.map(|(versions, _)| {
-        let version = open(&versions, &source.fingerprint)?;
-        let version = version.ok_or_else(|| compaction.not_kept(&versions))?;
-        Ok::<_, InferError>((version, versions))
-    });
-    let kept = kept.collect::<Result<Vec<_>, _>>()?;
+    let kept = compaction.lock::<RowFiles>()?;
+    let open_kept = |versions: &KeptVersions| {
+        let version = open(versions, &source.fingerprint)?;
+        version.ok_or_else(|| InferError::from(compaction.not_kept(versions)))
+    };
+    let first = kept.first().map(|(versions, _)| open_kept(versions));
+    let first = first.transpose()?.map(|version| version.nodes);
     let output = match compaction.open()? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
-    let of_outputs = kept.first().map(|(version, _)| &version.nodes[..]);
-    let nodes = copy_rows((from, &dataset), &output, of_outputs, progress)?;
-    for (version, versions) in kept {
+    let nodes = copy_rows((from, &dataset), &output, first.as_deref(), progress)?;
+    for (versions, _) in kept {
         let listed = nodes.as_ref();
         let listed = listed.ok_or_else(|| compaction.not_kept(&versions))?;
         let names = (&*compaction.fingerprint, &*source.fingerprint);
-        keep_compacted(&versions, names, version, listed)?;
+        keep_compacted(&versions, names, open_kept(&versions)?, listed)?;
     }
     let embedding = source.report["embedding"].clone();
     Ok(compaction.finish(output, &[("embedding", embedding)])?)

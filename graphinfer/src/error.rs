@@ -126,7 +126,12 @@ pub enum InferError {
 
 impl WorkerError for InferError {
     fn is_peer_failure(&self) -> bool {
-        matches!(self, Self::Cluster(e) if e.is_peer_failure())
+        match self {
+            Self::Cluster(e) => e.is_peer_failure(),
+            Self::Changes(e) => e.is_peer_failure(),
+            Self::Store(e) => e.is_peer_failure(),
+            _ => false,
+        }
     }
 }
 

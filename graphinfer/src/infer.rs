@@ -19,7 +19,7 @@ use crate::slice::Slice;
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
 use gnn::RowFormat;
-use graphdelta::{KeptVersions, find_kept};
+use graphdelta::{KeptVersions, fetch_kept, find_kept};
 use schemas::{
     FeatureMeta, IdListPlan, LabelMeta, Manifest, NodeIdx, Opened, Output, PartEntry, Progress,
 };
@@ -75,7 +75,7 @@ fn infer_untyped(
     let (slices, layers) = (&settings.slices, settings.slices.len());
     let of_rounds = rounds_fingerprint(fingerprint, store);
     if let Some(manifest) = finished(plan, fingerprint, store)? {
-        check_kept(plan, fingerprint)?;
+        check_kept(plan, fingerprint, store)?;
         remove_left(plan, &of_rounds)?;
         return Ok(manifest);
     }
@@ -192,8 +192,16 @@ impl Settings {
     }
 }
 
-/// Checks that a finished output has what its versions need, if any are planned.
-pub(crate) fn check_kept(plan: &InferPlan, fingerprint: &str) -> Result<(), InferError> {
+/// Checks that a finished output has what its versions need, if any are planned. Processes that
+/// lack it fetch it from the leader.
+pub(crate) fn check_kept(
+    plan: &InferPlan,
+    fingerprint: &str,
+    store: &Store,
+) -> Result<(), InferError> {
+    if plan.keeps_rows {
+        fetch_kept(store.cluster(), &plan.work_dir, &plan.output)?;
+    }
     match plan.keeps_rows && find_kept::<RowFiles>(&plan.work_dir, fingerprint).is_none() {
         true => Err(InferError::NotKept {
             output: plan.output.clone(),

@@ -5,6 +5,7 @@ use crate::InferError;
 use crate::identity::kept_plan;
 use crate::kept_rows::KeptRows;
 use crate::rows::RowRecord;
+use cluster::gather_processes;
 use graphdelta::{
     KeptVersions, Overlay, VersionRecord, link, read_nodes, write_nodes, write_overlay,
 };
@@ -73,7 +74,8 @@ pub(crate) fn open(
 }
 
 /// Keeps the rows of a full run. `keep_rows` puts their files into a directory; `nodes` are those
-/// of the rows of its output, none if it has those of the store.
+/// of the rows of its output, none if it has those of the store. Returns when all processes have
+/// kept theirs.
 pub(crate) fn keep_full(
     versions: &KeptVersions,
     (fingerprint, plan): (&str, &Value),
@@ -92,7 +94,9 @@ pub(crate) fn keep_full(
         nodes: nodes.map(|nodes| write_nodes(&dir, nodes)).transpose()?,
         ..VersionRecord::new(store, &kept_plan(plan), of_stage)
     };
-    Ok(versions.finish(fingerprint, &record)?)
+    versions.finish(fingerprint, &record)?;
+    gather_processes(store.cluster(), ())?;
+    Ok(())
 }
 
 /// Keeps a version.

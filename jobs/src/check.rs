@@ -22,7 +22,7 @@ use crate::cli::{CheckArgs, Stage};
 use crate::console::{Console, line_out};
 use crate::error::JobError;
 use crate::job::{CHECKSUMS, Job, Overrides};
-use crate::leftovers::are_kept_by_several;
+use crate::leftovers::is_kept_by_several;
 use crate::preflight::{pair_splits, preflight};
 
 /// Checks a job.
@@ -41,8 +41,10 @@ pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
     };
     let mut job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
     console.name_job(&job.name);
-    let by_several = job.versions.are_kept && are_kept_by_several(&job.work_dir);
-    if by_several {
+    let is_split = job
+        .parents()
+        .any(|parent| is_kept_by_several(&job.work_dir, parent));
+    if is_split {
         // The leader keeps as much as the others.
         overrides.process = Some(0);
         job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
@@ -52,8 +54,8 @@ pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
         schemas::known::remember(&job.work_dir.join(CHECKSUMS));
     }
     let (survey, pairs, prediction) = look(&job).with_context(context)?;
-    let versions = match by_several {
-        true => version::Predicted::of_several(&job),
+    let versions = match is_split {
+        true => version::Predicted::of_split_store(&job),
         false => version::predict(&job).with_context(context)?,
     };
     if args.json {

@@ -149,6 +149,12 @@ impl Job {
         Some(self.version_of(self.versions.features.as_deref()?))
     }
 
+    /// Returns the outputs that the versions of the job continue.
+    pub(crate) fn parents(&self) -> impl Iterator<Item = &Path> {
+        let parents = [&self.versions.parent, &self.versions.features];
+        parents.into_iter().flatten().map(PathBuf::as_path)
+    }
+
     fn version_of<'a>(&'a self, parent: &'a Path) -> VersionInput<'a> {
         let versions = &self.versions;
         VersionInput {

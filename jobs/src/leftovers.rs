@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use graphdelta::KeptVersions;
+use graphdelta::{KeptVersions, NoRows, find_kept};
 use schemas::dataset::DirLock;
+use schemas::read_manifest;
 
 /// Returns the name of the directory in `work_dir` of one of several processes.
 pub(crate) fn own_dir(process: usize) -> String {
@@ -48,9 +49,14 @@ fn process_dirs(work_dir: &Path) -> Vec<(usize, PathBuf)> {
     dirs
 }
 
-/// Tells whether jobs in several processes keep versions in `work_dir`, and none in one process.
-pub(crate) fn are_kept_by_several(work_dir: &Path) -> bool {
-    !keeps_versions(work_dir) && keeps_versions(&work_dir.join(own_dir(0)))
+/// Tells whether a job in several processes keeps an output in `work_dir`, and none in one process
+/// does.
+pub(crate) fn is_kept_by_several(work_dir: &Path, output: &Path) -> bool {
+    let Ok(manifest) = read_manifest(output) else {
+        return false;
+    };
+    let is_kept = |dir: &Path| find_kept::<NoRows>(dir, &manifest.fingerprint).is_some();
+    !is_kept(work_dir) && is_kept(&work_dir.join(own_dir(0)))
 }
 
 /// Tells whether versions can continue from the directory of a process.

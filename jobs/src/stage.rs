@@ -114,10 +114,7 @@ fn run_stages(job: &Job, processes: &Processes, console: &Console) -> anyhow::Re
         .build_global()
         .map_err(|error| JobError::from(schemas::threads::refused(error)))?;
     let started = Instant::now();
-    for parent in [&job.versions.parent, &job.versions.features]
-        .into_iter()
-        .flatten()
-    {
+    for parent in job.parents() {
         let fetched = fetch_kept(&processes.cluster, &job.work_dir, parent);
         fetched.map_err(|error| JobError::from(FlattenError::from(error)))?;
     }

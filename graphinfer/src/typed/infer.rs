@@ -42,7 +42,7 @@ pub(crate) fn infer(
     let fingerprint = fingerprint(&settings.plan_json, store);
     let of_rounds = rounds_fingerprint(&fingerprint, store);
     if let Some(manifest) = finished(plan, &fingerprint, store)? {
-        check_kept(plan, &fingerprint)?;
+        check_kept(plan, &fingerprint, store)?;
         remove_left(plan, &of_rounds)?;
         return Ok(manifest);
     }

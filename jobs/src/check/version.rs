@@ -21,8 +21,8 @@ pub(super) struct Predicted {
     embeddings: Option<Decision>,
     /// Whether the job trains the model of its embeddings.
     is_trained: bool,
-    /// Whether several processes have the store, so that `run` alone predicts versions.
-    is_of_several: bool,
+    /// Whether the store is split among processes, so that `run` alone predicts versions.
+    is_split: bool,
 }
 
 /// Predicts the versions that a job writes.
@@ -49,7 +49,7 @@ pub(super) fn predict(job: &Job) -> Result<Predicted, JobError> {
         features,
         embeddings,
         is_trained: job.version().is_some() && job.infer.is_some() && !job.brings_model(),
-        is_of_several: false,
+        is_split: false,
     })
 }
 
@@ -78,15 +78,15 @@ fn on_store<T: Send>(
 }
 
 impl Predicted {
-    /// Predicts nothing: several processes have the store.
-    pub(super) fn of_several(job: &Job) -> Self {
+    /// Predicts nothing, since the store is split among processes.
+    pub(super) fn of_split_store(job: &Job) -> Self {
         let has_features = job.flatten_version().is_some() && !is_done(job, Stage::Flatten);
         let has_rows = job.version().is_some() && !is_done(job, Stage::Infer);
         Self {
             features: None,
             embeddings: None,
             is_trained: false,
-            is_of_several: has_features || has_rows,
+            is_split: has_features || has_rows,
         }
     }
 
@@ -103,11 +103,12 @@ impl Predicted {
         let trained = self.is_trained.then(|| {
             "version  full: all rows are computed, because the job trains the model".to_owned()
         });
-        let of_several = self.is_of_several.then(|| {
-            "version  run says what the changes reach: several processes have the store".to_owned()
+        let split = self.is_split.then(|| {
+            "version  run says what the changes reach: the store is split among processes"
+                .to_owned()
         });
         let lines = features.chain(embeddings).chain(trained);
-        lines.chain(of_several).collect()
+        lines.chain(split).collect()
     }
 
     /// Adds the versions to a report.
