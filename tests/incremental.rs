@@ -338,7 +338,7 @@ pub(crate) fn version(output: &str, parent: &str, nights: &[&str], infer: &str) 
 }
 
 /// A version of the whole tables in `tables`.
-fn of_snapshot(output: &str, parent: &str, tables: &str, infer: &str) -> Job {
+pub(crate) fn of_snapshot(output: &str, parent: &str, tables: &str, infer: &str) -> Job {
     let written = format!(
         "[input.snapshot]\nnodes = \"{tables}/nodes.parquet\"\n\
          edges = \"{tables}/edges.parquet\"\n\n[infer]\n"

@@ -1,14 +1,17 @@
 //! Versions of jobs in several processes: other numbers of them, lost disks, kills and errors.
 
+use std::fs::File;
 use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array, StringArray};
+use arrow::compute::concat_batches;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::harness::{Bench, Job, Outcome, mix};
 use crate::hosts::{Hosts, end};
-use crate::incremental::{PROCESSES, Rows, World, first, full, rows, version};
+use crate::incremental::{PROCESSES, Rows, World, first, full, of_snapshot, rows, version};
 use crate::needs::slow;
 
 const THREE: [&str; 4] = ["--processes", "3", "--workers", "1"];
@@ -75,6 +78,70 @@ fn processes_without_kept_rows_fetch_them_from_the_leader() {
     ));
     bench.run(&other, &[]).ok();
     bench.run(&next, &PROCESSES).ok();
+}
+
+/// Writes the rows of a table to three files, `NAME-0.parquet` and so on; the third one also has
+/// the first row if `twice`.
+fn split(bench: &Bench, name: &str, twice: bool) {
+    let file = File::open(bench.path(&format!("{name}.parquet"))).unwrap();
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+    let schema = Arc::clone(reader.schema());
+    let batches: Result<Vec<_>, _> = reader.build().unwrap().collect();
+    let rows = concat_batches(&schema, &batches.unwrap()).unwrap();
+    let per_file = rows.num_rows().div_ceil(3);
+    for at in 0..3 {
+        let first = at * per_file;
+        let mut part = rows.slice(first, per_file.min(rows.num_rows() - first));
+        if twice && at == 2 {
+            part = concat_batches(&schema, [&part, &rows.slice(0, 1)]).unwrap();
+        }
+        let columns = schema.fields().iter().zip(part.columns());
+        let columns = columns.map(|(field, column)| (field.name().as_str(), Arc::clone(column)));
+        bench.write_table(&format!("{name}-{at}.parquet"), columns.collect());
+    }
+}
+
+/// Each process reads some files of a snapshot, and a node that stands in files of two is found.
+#[test]
+fn processes_share_the_files_of_a_snapshot() {
+    let (bench, mut world) = (Bench::empty(), World::new());
+    world.weighted = true;
+    world.undirected = true;
+    let adapt = |job: Job| {
+        job.with(
+            "dst = \"dst\"\n",
+            "dst = \"dst\"\nweight = \"w\"\nundirected = true\n",
+        )
+    };
+    world.write(&bench, "start");
+    bench.run(&adapt(first("sage", "")), &PROCESSES).ok();
+    let files = |job: &Job| {
+        let nodes = job.with("tables/nodes.parquet", "tables/nodes-*.parquet");
+        adapt(nodes.with("tables/edges.parquet", "tables/edges-*.parquet"))
+    };
+    for (at, args) in [(1, PROCESSES), (2, THREE), (3, PROCESSES)] {
+        world.night();
+        world.write(&bench, "tables");
+        for name in ["tables/nodes", "tables/edges"] {
+            split(&bench, name, false);
+        }
+        let own = format!("v{at}");
+        let job = of_snapshot(&own, &format!("v{}", at - 1), "tables", "");
+        bench.run(&files(&job), &args).ok();
+        std::fs::remove_dir_all(bench.path("out/full-tables")).ok();
+        let expected = full(&bench, "tables", "", adapt);
+        assert!(rows(&bench, &format!("out/{own}")) == expected, "{own}");
+    }
+    split(&bench, "tables/nodes", true);
+    let job = files(&of_snapshot("v4", "v3", "tables", ""));
+    let outcome = bench.run(&job, &PROCESSES);
+    assert_eq!(outcome.code, 3, "{outcome:?}");
+    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("stands in the table twice"),
+        "{outcome:?}"
+    );
+    assert!(!bench.path("out/v4").exists());
 }
 
 /// A mistake that one process finds ends all of them with its message.

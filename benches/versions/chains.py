@@ -7,7 +7,7 @@ Chains differ in the type of ids, gaps between ids, direction, model, sampling a
 weights and features, tables are several files with several row groups, and `where` leaves out half
 of the edges.
 
-    python chains.py --program graphflat --dir DIR [--chains N] [--nights N]
+    python chains.py --program graphflat --dir DIR [--chains N] [--nights N] [--processes N]
 """
 import argparse
 import json
@@ -125,6 +125,9 @@ class Chain:
         keys = {"seed": self.seed, "workers": 1 + self.seed % 3, "undirected": undirected}
         (self.dir / name).write_text(INPUT.format(work=work, tables=tables, **keys) + text)
         command = [self.args.program, "run", name, "--quiet"]
+        # Full runs are in one process.
+        if work == "work":
+            command += ["--processes", str(self.args.processes)]
         done = subprocess.run(command, cwd=self.dir, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"{self.dir / name}: {done.stderr}")
@@ -164,6 +167,7 @@ def main():
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--chains", type=int, default=90)
     parser.add_argument("--nights", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=1, help="of versions")
     args = parser.parse_args()
     args.program = str(Path(shutil.which(args.program)).resolve())
     written = [count for seed in range(args.chains) for count in Chain(args, seed).check()]

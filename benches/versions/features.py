@@ -7,14 +7,15 @@ neighbourhoods of each version is compared with that on the full run's, bit for 
 
     python features.py --program graphflat --dir DIR [--nodes N] [--edges M] [--turns T]
     python features.py --program graphflat --dir DIR --layouts shards rows --targets train
+    python features.py --program graphflat --dir DIR --model gat --processes 2
 """
 import argparse
 import shutil
 from pathlib import Path
 
 import numpy as np
-from nightly import CASES, INPUT, changed_tables, draw_changes, in_turns, make_graph, rows, run
-from nightly import size, written_share
+from nightly import CASES, INPUT, MODELS, changed_tables, draw_changes, in_turns, make_graph
+from nightly import rows, run, size, written_share
 
 
 def main():
@@ -26,6 +27,8 @@ def main():
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--layouts", nargs="+", choices=["shards", "rows"], default=["shards"])
     parser.add_argument("--targets", default="all")
+    parser.add_argument("--model", choices=["sage", "gat"], default="sage")
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     args = parser.parse_args()
     args.program = str(Path(shutil.which(args.program)).resolve())
@@ -35,7 +38,7 @@ def main():
     print("|---|---|---|---|---|---|---|---|---|")
     start = INPUT.format(work="work", edges="edges.parquet")
     train = '[flatten]\noutput = "features-model"\nhops = 2\nfanouts = [10, 10]\ntargets = "train"\n'
-    train += '\n[train]\noutput = "model"\nmodel = "sage"\nhidden = [64]\nepochs = 1\n'
+    train += f'\n[train]\noutput = "model"\nhidden = [64]\nepochs = 1\n{MODELS[args.model][0]}'
     run(args, "train", start + train)
     for layout in args.layouts:
         stages = '[flatten]\noutput = "OUT/features"\nhops = 2\nfanouts = [10, 10]\n'
@@ -55,11 +58,12 @@ def main():
             jobs["full"] = full + stages.replace("OUT", "full")
 
             def compare():
+                alone = argparse.Namespace(**{**vars(args), "processes": 1})
                 for name in jobs:
                     infer = f'[infer]\noutput = "by-{name}"\nmodel = "model"\n'
                     infer += f'input = "{name}/features"\nmethod = "neighborhoods"\n'
                     shutil.rmtree(args.dir / f"by-{name}", ignore_errors=True)
-                    run(args, "by", start + infer)
+                    run(alone, "by", start + infer)
                 of_full = rows(args.dir / "by-full")
                 for name in tables:
                     same = map(np.array_equal, rows(args.dir / f"by-{name}"), of_full)

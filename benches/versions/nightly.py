@@ -10,7 +10,9 @@ of a job without [incremental].
     python nightly.py --program graphflat --dir DIR [--nodes N] [--edges M] [--turns T]
     python nightly.py --program graphflat --dir DIR --tables nodes.parquet edges.parquet
     python nightly.py --program graphflat --dir DIR --models gcn sage-all
+    python nightly.py --program graphflat --dir DIR --processes 2
 
+With --processes, all jobs have as many, each with one worker; memory is that of the first.
 With --tables, the graph of these tables changes. Its first column of nodes is the id, the first two
 of edges are the ends. Nodes have the column `features`, or 64 random numbers.
 """
@@ -68,6 +70,8 @@ def run(args, name, text, *more):
     path.write_text(text)
     started = time.monotonic()
     command = [args.program, "run", path.name, "--quiet", *more]
+    if args.processes > 1:
+        command += ["--processes", str(args.processes), "--workers", "1"]
     process = subprocess.Popen(command, cwd=args.dir)
     peak = 0
     while process.poll() is None:
@@ -222,6 +226,7 @@ def main():
     parser.add_argument("--edges", type=int, default=1 << 24)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--tables", type=Path, nargs=2)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["sage", "gat"])
     args = parser.parse_args()
     args.program = str(Path(shutil.which(args.program)).resolve())

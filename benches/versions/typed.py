@@ -58,6 +58,7 @@ def main():
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--nodes", type=int, default=1 << 20)
     parser.add_argument("--edges", type=int, default=1 << 24)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()
     args.program = str(Path(shutil.which(args.program)).resolve())

@@ -1,25 +1,31 @@
-//! Finds changes in whole tables: a snapshot is compared with the graph of the parent.
+//! Finds changes in whole tables: a snapshot is compared with the graph of the parent. Of several
+//! processes, each reads some units of each table.
 
 mod edges;
 mod known;
+mod shares;
 
 use std::path::Path;
 use std::sync::Arc;
 
+use cluster::Cluster;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use schemas::{
     ChangesSpec, ColumnMeta, EdgesPlan, Features, GraphPlan, Ids, LabelMeta, Labels, NodesPlan,
     Split, Unit, table_key,
 };
 
-use crate::DeltaError;
+use serde::{Deserialize, Serialize};
+
 use crate::changes::{
     Changes, EdgeTable, NodeChanges, NodeList, NodeTable, OfStore, columns_as_stored, first_gap,
     relation_idx, type_idx,
 };
 use crate::numbers::{Numbers, TargetRow, row_error};
+use crate::{DeltaError, is_own_part};
 
 use known::Known;
+use shares::{OfUnits, gather};
 
 /// Key of the tables in the job file.
 const OF_SNAPSHOT: &str = "input.snapshot";
@@ -58,6 +64,7 @@ struct OfTable {
 }
 
 /// Rows of a unit of a node table that are new or differ.
+#[derive(Clone, Serialize, Deserialize)]
 struct ChangedRows {
     ids: Ids,
     features: Features,
@@ -159,10 +166,19 @@ impl Snapshot {
         let pool = pool.map_err(DeltaError::Threads)?;
         pool.install(|| {
             let mut known = Known::new(numbers);
+            let under_key =
+                |e: DeltaError, of_type: &OfType| e.under_key(OF_SNAPSHOT, "nodes", &of_type.name);
             let types = self.nodes.iter().enumerate();
-            let nodes = types.map(|(type_idx, of_type)| {
-                let changed = of_type.changes(type_idx, &mut known);
-                changed.map_err(|e| e.under_key(OF_SNAPSHOT, "nodes", &of_type.name))
+            let read = types.map(|(type_idx, of_type)| {
+                let read = of_type.read(type_idx, &known);
+                read.map_err(|e| under_key(e, of_type))
+            });
+            let read = read.collect::<Result<Vec<_>, _>>()?;
+            self.join_present(&known)?;
+            let of_types = self.nodes.iter().zip(read).enumerate();
+            let nodes = of_types.map(|(type_idx, (of_type, own))| {
+                let changed = of_type.changes(type_idx, own, &mut known);
+                changed.map_err(|e| under_key(e, of_type))
             });
             let nodes = nodes.collect::<Result<_, _>>()?;
             let tables = self.edges.iter();
@@ -178,14 +194,47 @@ impl Snapshot {
     }
 }
 
+impl Snapshot {
+    /// Marks the nodes that other processes have found in their units.
+    fn join_present(&self, known: &Known<'_>) -> Result<(), DeltaError> {
+        let (numbers, cluster) = (known.numbers(), known.numbers().store().cluster());
+        let Some(node) = known.join_present(cluster)? else {
+            return Ok(());
+        };
+        // A unit of this process has its id, too.
+        let type_idx = numbers.type_of(node);
+        let of_type = &self.nodes[type_idx];
+        for (_, unit) in own_units(cluster, of_type.plan.units()) {
+            let keys = of_type.plan.read_keys(unit)?;
+            let is_node = |at: &usize| known.find(type_idx, &keys.ids, *at) == Some(node);
+            if let Some(at) = (0..keys.ids.len()).find(is_node) {
+                return Err(of_type.twice(&keys.ids, at, keys.rows.row(at)));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl OfType {
-    /// Finds the nodes that are new, differ or are gone.
-    fn changes(&self, type_idx: usize, known: &mut Known<'_>) -> Result<NodeChanges, DeltaError> {
+    /// Finds the nodes that are new or differ, in the units that this process reads.
+    fn read(&self, type_idx: usize, known: &Known<'_>) -> Result<OfUnits<ChangedRows>, DeltaError> {
+        let cluster = known.numbers().store().cluster();
+        per_unit(cluster, self.plan.units(), |unit| {
+            self.changed_rows(type_idx, unit, known)
+        })
+    }
+
+    /// Finds the nodes that are new, differ or are gone, from those that this process has found in its
+    /// units.
+    fn changes(
+        &self,
+        type_idx: usize,
+        own: OfUnits<ChangedRows>,
+        known: &mut Known<'_>,
+    ) -> Result<NodeChanges, DeltaError> {
         let numbers = known.numbers();
         let id_type = numbers.store().meta().graph.types[type_idx].id_type;
-        let found = per_unit(self.plan.units(), |unit| {
-            self.changed_rows(type_idx, unit, known)
-        })?;
+        let found = gather(numbers.store().cluster(), own)?;
         let mut upserts = NodeList {
             ids: Ids::new(id_type),
             rows: Vec::new(),
@@ -296,16 +345,29 @@ impl OfType {
     }
 }
 
-/// Runs `work` on all units of a table, on all threads; returns the results in their order.
+/// Lists the units of a table that this process reads, with their positions.
+fn own_units<'a>(
+    cluster: &'a Cluster,
+    units: &'a [Unit],
+) -> impl Iterator<Item = (usize, &'a Unit)> {
+    let units = units.iter().enumerate();
+    units.filter(|(at, _)| is_own_part(cluster, *at))
+}
+
+/// Runs `work` on the units of a table that this process reads, on all threads; returns the results
+/// in their order.
 ///
 /// # Errors
 ///
 /// The error of the first unit that fails.
 fn per_unit<T: Send>(
+    cluster: &Cluster,
     units: &[Unit],
     work: impl Fn(&Unit) -> Result<T, DeltaError> + Send + Sync,
-) -> Result<Vec<T>, DeltaError> {
+) -> Result<OfUnits<T>, DeltaError> {
+    let own: Vec<(usize, &Unit)> = own_units(cluster, units).collect();
     // Collects all results first, so that the error of the first unit is returned.
-    let done: Vec<Result<T, DeltaError>> = units.into_par_iter().map(work).collect();
+    let done = own.into_par_iter().map(|(at, unit)| Ok((at, work(unit)?)));
+    let done: Vec<Result<(usize, T), DeltaError>> = done.collect();
     done.into_iter().collect()
 }

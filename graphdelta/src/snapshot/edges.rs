@@ -1,19 +1,22 @@
 //! Finds the edges of a table that differ from those of the parent.
 //!
 //! All edges of the snapshot are held as numbers of nodes, cut into pieces by destination. Of each
-//! destination they are sorted by source, as the store has its in-edges, and compared with these.
+//! destination they are sorted by source, as the store has its in-edges, and compared with these. Of
+//! several processes, each reads some units and compares some pieces.
 
 use std::sync::Arc;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use schemas::{EdgeRows, EdgesPlan, Ids, NodeIdx, RowNumbers, Unit};
+use serde::{Deserialize, Serialize};
 
 use super::known::Known;
 use super::per_unit;
-use crate::DeltaError;
+use super::shares::{exchange, gather};
 use crate::changes::EdgeChanges;
 use crate::in_edges::{Draws, has_bits};
 use crate::numbers::no_node;
+use crate::{DeltaError, is_own_part};
 
 /// Destinations of a piece.
 const NODES: usize = 1 << 12;
@@ -29,6 +32,7 @@ struct Table<'a> {
 }
 
 /// The in-edges of a unit.
+#[derive(Clone, Serialize, Deserialize)]
 struct UnitEdges {
     /// Destination and source; ascending by piece, in a piece by row.
     ends: Vec<[NodeIdx; 2]>,
@@ -90,16 +94,58 @@ pub(super) fn changes(
         has_values: plan.has_weight() || plan.feature_dim().is_some(),
         num_pieces: known.end().div_ceil(NODES),
     };
-    let units = per_unit(plan.units(), |unit| table.read(unit))?;
+    let cluster = known.numbers().store().cluster();
+    let read = per_unit(cluster, plan.units(), |unit| table.read(unit))?;
+    let (processes, dim) = (cluster.num_processes(), plan.feature_dim().unwrap_or(0));
+    let of_process = move |process: usize, unit: &UnitEdges| {
+        unit.only(dim, |piece| piece % processes == process)
+    };
+    let units = exchange(cluster, read, of_process)?.into_iter();
+    let units: Vec<UnitEdges> = units.map(|(_, of_unit)| of_unit).collect();
     let pieces = (0..table.num_pieces).into_par_iter();
+    let pieces = pieces.filter(|piece| is_own_part(cluster, *piece));
     let pieces: Vec<Changed> = pieces.map(|piece| table.compare(piece, &units)).collect();
-    let (upserts, deletes) = table.rows(&pieces, &units);
+    let (new, gone) = table.rows(&pieces, &units);
+    let own = vec![(cluster.process(), (Columns::of(new), Columns::of(gone)))];
+    let all = gather(cluster, own)?.into_iter();
+    let (upserts, deletes) = all.map(|(there, left)| (there.rows(), left.rows())).unzip();
     Ok(EdgeChanges {
         relation,
         plan: Arc::clone(plan),
-        upserts: vec![upserts],
-        deletes: vec![deletes],
+        upserts,
+        deletes,
     })
+}
+
+/// Rows of changed edges, as they are sent to other processes.
+#[derive(Clone, Serialize, Deserialize)]
+struct Columns {
+    src: Ids,
+    dst: Ids,
+    weight: Option<Vec<f32>>,
+    feature: Option<Vec<f32>>,
+}
+
+impl Columns {
+    fn of(rows: EdgeRows) -> Self {
+        Self {
+            src: rows.src,
+            dst: rows.dst,
+            weight: rows.weight,
+            feature: rows.feature,
+        }
+    }
+
+    /// Returns the rows. No later check can fail on them, so their numbers are 0.
+    fn rows(self) -> EdgeRows {
+        EdgeRows {
+            rows: RowNumbers::listed(vec![0; self.src.len()]),
+            src: self.src,
+            dst: self.dst,
+            weight: self.weight,
+            feature: self.feature,
+        }
+    }
 }
 
 impl Piece {
@@ -152,6 +198,32 @@ impl UnitEdges {
             *place += 1;
         }
         sorted
+    }
+
+    /// Takes the in-edges of some pieces, with their values; edges have `dim` features.
+    fn only(&self, dim: usize, is_taken: impl Fn(usize) -> bool) -> Self {
+        let mut taken = Self {
+            ends: Vec::new(),
+            starts: vec![0],
+            rows: Vec::new(),
+            weight: Vec::new(),
+            feature: Vec::new(),
+        };
+        for (piece, bounds) in self.starts.windows(2).enumerate() {
+            let of_piece = bounds[0] as usize..bounds[1] as usize;
+            if is_taken(piece) {
+                taken.ends.extend_from_slice(&self.ends[of_piece.clone()]);
+                let rows = self.rows.get(of_piece).unwrap_or_default();
+                for row in rows.iter().map(|&row| row as usize) {
+                    taken.rows.push(narrow(taken.rows.len()));
+                    taken.weight.extend(self.weight.get(row));
+                    let values = &self.feature[row * dim..(row + 1) * dim];
+                    taken.feature.extend_from_slice(values);
+                }
+            }
+            taken.starts.push(narrow(taken.ends.len()));
+        }
+        taken
     }
 
     /// Calls `visit` with destination and in-edge of all in-edges of a piece.
@@ -347,8 +419,7 @@ impl Table<'_> {
         }
     }
 
-    /// Returns the rows of what has changed. No later check can fail on them, so their numbers
-    /// are 0.
+    /// Returns the rows of what has changed, without their numbers.
     fn rows(&self, pieces: &[Changed], units: &[UnitEdges]) -> (EdgeRows, EdgeRows) {
         let (mut upserts, mut deletes) = (self.no_rows(), self.no_rows());
         (deletes.weight, deletes.feature) = (None, None);
@@ -364,9 +435,6 @@ impl Table<'_> {
         }
         for &ends in pieces.iter().flat_map(|of| &of.deletes) {
             self.push_ends(&mut deletes, ends);
-        }
-        for rows in [&mut upserts, &mut deletes] {
-            rows.rows = RowNumbers::listed(vec![0; rows.src.len()]);
         }
         (upserts, deletes)
     }

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cluster::Cluster;
 use hashbrown::HashTable;
 use schemas::{Ids, NodeIdx};
 
+use super::shares::gather;
+use crate::DeltaError;
 use crate::numbers::{Numbers, id_key};
 
 /// Bits of a word.
@@ -166,6 +169,33 @@ impl<'a> Known<'a> {
         let bit = 1 << (node.index() % BITS);
         let before = self.there[node.index() / BITS].fetch_or(bit, Ordering::Relaxed);
         before & bit == 0
+    }
+
+    /// Marks the nodes that other processes have marked. Returns a node of the parent that this process
+    /// and one before it have both marked, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// If another process fails.
+    pub(super) fn join_present(&self, cluster: &Cluster) -> Result<Option<NodeIdx>, DeltaError> {
+        if cluster.num_processes() == 1 {
+            return Ok(None);
+        }
+        let own = self.there.iter().map(|word| word.load(Ordering::Relaxed));
+        let own: Vec<u64> = own.collect();
+        let all = gather(cluster, vec![(cluster.process(), own.clone())])?;
+        let mut twice = None;
+        for (process, theirs) in all.iter().enumerate() {
+            for (at, (word, mine)) in theirs.iter().zip(&own).enumerate() {
+                self.there[at].fetch_or(*word, Ordering::Relaxed);
+                let both = word & mine;
+                if both != 0 && process < cluster.process() {
+                    let bit = usize::try_from(both.trailing_zeros()).expect("below 64");
+                    twice = twice.or(Some(NodeIdx::from_index(at * BITS + bit)));
+                }
+            }
+        }
+        Ok(twice)
     }
 
     /// Adds a node that the parent does not have; false if it was added before.
