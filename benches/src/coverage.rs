@@ -143,7 +143,7 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
     ),
     (
         "docs/benchmarks/versions.md#A night of graph features",
-        1,
+        3,
         Not("`benches/versions/features.py` prints it"),
     ),
     (

@@ -25,7 +25,7 @@ use crate::numbers::{Numbers, TargetRow, row_error};
 use crate::{DeltaError, is_own_part};
 
 use known::Known;
-use shares::{OfUnits, gather};
+use shares::{Found, tell_all};
 
 /// Key of the tables in the job file.
 const OF_SNAPSHOT: &str = "input.snapshot";
@@ -192,9 +192,7 @@ impl Snapshot {
             })
         })
     }
-}
 
-impl Snapshot {
     /// Marks the nodes that other processes have found in their units.
     fn join_present(&self, known: &Known<'_>) -> Result<(), DeltaError> {
         let (numbers, cluster) = (known.numbers(), known.numbers().store().cluster());
@@ -217,24 +215,24 @@ impl Snapshot {
 
 impl OfType {
     /// Finds the nodes that are new or differ, in the units that this process reads.
-    fn read(&self, type_idx: usize, known: &Known<'_>) -> Result<OfUnits<ChangedRows>, DeltaError> {
+    fn read(&self, type_idx: usize, known: &Known<'_>) -> Result<Found<ChangedRows>, DeltaError> {
         let cluster = known.numbers().store().cluster();
         per_unit(cluster, self.plan.units(), |unit| {
             self.changed_rows(type_idx, unit, known)
         })
     }
 
-    /// Finds the nodes that are new, differ or are gone, from those that this process has found in its
-    /// units.
+    /// Finds the nodes that are new, differ or are gone; `own` are those that this process has found
+    /// in its units.
     fn changes(
         &self,
         type_idx: usize,
-        own: OfUnits<ChangedRows>,
+        own: Found<ChangedRows>,
         known: &mut Known<'_>,
     ) -> Result<NodeChanges, DeltaError> {
         let numbers = known.numbers();
         let id_type = numbers.store().meta().graph.types[type_idx].id_type;
-        let found = gather(numbers.store().cluster(), own)?;
+        let found = tell_all(numbers.store().cluster(), own)?;
         let mut upserts = NodeList {
             ids: Ids::new(id_type),
             rows: Vec::new(),
@@ -364,7 +362,7 @@ fn per_unit<T: Send>(
     cluster: &Cluster,
     units: &[Unit],
     work: impl Fn(&Unit) -> Result<T, DeltaError> + Send + Sync,
-) -> Result<OfUnits<T>, DeltaError> {
+) -> Result<Found<T>, DeltaError> {
     let own: Vec<(usize, &Unit)> = own_units(cluster, units).collect();
     // Collects all results first, so that the error of the first unit is returned.
     let done = own.into_par_iter().map(|(at, unit)| Ok((at, work(unit)?)));

@@ -1,8 +1,8 @@
 //! Finds the edges of a table that differ from those of the parent.
 //!
 //! All edges of the snapshot are held as numbers of nodes, cut into pieces by destination. Of each
-//! destination they are sorted by source, as the store has its in-edges, and compared with these. Of
-//! several processes, each reads some units and compares some pieces.
+//! destination they are sorted by source, as the store has its in-edges, and compared with these.
+//! Of several processes, each reads some units and compares some pieces.
 
 use std::sync::Arc;
 
@@ -12,14 +12,17 @@ use serde::{Deserialize, Serialize};
 
 use super::known::Known;
 use super::per_unit;
-use super::shares::{exchange, gather};
+use super::shares::{exchange, tell_all};
 use crate::changes::EdgeChanges;
 use crate::in_edges::{Draws, has_bits};
 use crate::numbers::no_node;
 use crate::{DeltaError, is_own_part};
 
-/// Destinations of a piece.
+/// Most destinations of a piece.
 const NODES: usize = 1 << 12;
+
+/// Pieces that each of several processes compares, at least, if there are as many nodes.
+const PIECES_MIN: usize = 8;
 
 /// The edges of a table, in the snapshot and in the parent.
 struct Table<'a> {
@@ -28,6 +31,8 @@ struct Table<'a> {
     known: &'a Known<'a>,
     /// Whether edges of the same ends may differ.
     has_values: bool,
+    /// Destinations of a piece.
+    piece_nodes: usize,
     num_pieces: usize,
 }
 
@@ -38,7 +43,7 @@ struct UnitEdges {
     ends: Vec<[NodeIdx; 2]>,
     /// `[pieces + 1]`.
     starts: Vec<u32>,
-    /// Row of each in-edge in the unit; empty if edges have no values.
+    /// Of each in-edge, the row of its values; empty if edges have none.
     rows: Vec<u32>,
     /// Of each row.
     weight: Vec<f32>,
@@ -87,16 +92,22 @@ pub(super) fn changes(
     plan: &Arc<EdgesPlan>,
     known: &Known<'_>,
 ) -> Result<EdgeChanges, DeltaError> {
+    let cluster = known.numbers().store().cluster();
+    let processes = cluster.num_processes();
+    let piece_nodes = match processes {
+        1 => NODES,
+        _ => known.end().div_ceil(PIECES_MIN * processes).clamp(1, NODES),
+    };
     let table = Table {
         relation,
         plan,
         known,
         has_values: plan.has_weight() || plan.feature_dim().is_some(),
-        num_pieces: known.end().div_ceil(NODES),
+        piece_nodes,
+        num_pieces: known.end().div_ceil(piece_nodes),
     };
-    let cluster = known.numbers().store().cluster();
     let read = per_unit(cluster, plan.units(), |unit| table.read(unit))?;
-    let (processes, dim) = (cluster.num_processes(), plan.feature_dim().unwrap_or(0));
+    let dim = plan.feature_dim().unwrap_or(0);
     let of_process = move |process: usize, unit: &UnitEdges| {
         unit.only(dim, |piece| piece % processes == process)
     };
@@ -107,8 +118,10 @@ pub(super) fn changes(
     let pieces: Vec<Changed> = pieces.map(|piece| table.compare(piece, &units)).collect();
     let (new, gone) = table.rows(&pieces, &units);
     let own = vec![(cluster.process(), (Columns::of(new), Columns::of(gone)))];
-    let all = gather(cluster, own)?.into_iter();
-    let (upserts, deletes) = all.map(|(there, left)| (there.rows(), left.rows())).unzip();
+    let all = tell_all(cluster, own)?.into_iter();
+    let (upserts, deletes) = all
+        .map(|(upserts, deletes)| (upserts.rows(), deletes.rows()))
+        .unzip();
     Ok(EdgeChanges {
         relation,
         plan: Arc::clone(plan),
@@ -172,8 +185,9 @@ fn narrow(at: usize) -> u32 {
 
 impl UnitEdges {
     /// Sorts in-edges by piece.
-    fn sorted(in_edges: &[[NodeIdx; 2]], rows: &[u32], num_pieces: usize) -> Self {
-        let piece = |ends: &[NodeIdx; 2]| ends[0].index() / NODES;
+    fn sorted(in_edges: &[[NodeIdx; 2]], rows: &[u32], table: &Table<'_>) -> Self {
+        let num_pieces = table.num_pieces;
+        let piece = |ends: &[NodeIdx; 2]| ends[0].index() / table.piece_nodes;
         let mut starts = vec![0; num_pieces + 1];
         in_edges
             .iter()
@@ -209,16 +223,23 @@ impl UnitEdges {
             weight: Vec::new(),
             feature: Vec::new(),
         };
+        // Without direction, two in-edges have the values of one row.
+        let num_rows = self.rows.iter().max().map_or(0, |last| *last as usize + 1);
+        let (mut new_rows, mut num_new) = (vec![None; num_rows], 0);
         for (piece, bounds) in self.starts.windows(2).enumerate() {
             let of_piece = bounds[0] as usize..bounds[1] as usize;
             if is_taken(piece) {
                 taken.ends.extend_from_slice(&self.ends[of_piece.clone()]);
                 let rows = self.rows.get(of_piece).unwrap_or_default();
                 for row in rows.iter().map(|&row| row as usize) {
-                    taken.rows.push(narrow(taken.rows.len()));
-                    taken.weight.extend(self.weight.get(row));
-                    let values = &self.feature[row * dim..(row + 1) * dim];
-                    taken.feature.extend_from_slice(values);
+                    let new = *new_rows[row].get_or_insert_with(|| {
+                        taken.weight.extend(self.weight.get(row));
+                        let values = &self.feature[row * dim..(row + 1) * dim];
+                        taken.feature.extend_from_slice(values);
+                        num_new += 1;
+                        num_new - 1
+                    });
+                    taken.rows.push(new);
                 }
             }
             taken.starts.push(narrow(taken.ends.len()));
@@ -261,7 +282,7 @@ impl Table<'_> {
         Ok(UnitEdges {
             weight,
             feature,
-            ..UnitEdges::sorted(&in_edges, &of_rows, self.num_pieces)
+            ..UnitEdges::sorted(&in_edges, &of_rows, self)
         })
     }
 
@@ -316,16 +337,16 @@ impl Table<'_> {
 
     /// Gathers the in-edges of a piece.
     fn gather(&self, piece: usize, units: &[UnitEdges]) -> Piece {
-        let first = piece * NODES;
-        let mut starts = vec![0; NODES + 1];
+        let (first, num_nodes) = (piece * self.piece_nodes, self.piece_nodes);
+        let mut starts = vec![0; num_nodes + 1];
         for unit in units {
             unit.visit(piece, 0, |dst, _| starts[dst.index() - first + 1] += 1);
         }
-        for at in 0..NODES {
+        for at in 0..num_nodes {
             starts[at + 1] += starts[at];
         }
         let mut next = starts.clone();
-        let (mut keys, mut places) = (vec![0; starts[NODES]], Vec::new());
+        let (mut keys, mut places) = (vec![0; starts[num_nodes]], Vec::new());
         for (number, unit) in units.iter().enumerate() {
             unit.visit(piece, number, |dst, edge| {
                 let place: &mut usize = &mut next[dst.index() - first];
@@ -347,11 +368,11 @@ impl Table<'_> {
 
     /// Compares the in-edges of the destinations of a piece.
     fn compare(&self, piece: usize, units: &[UnitEdges]) -> Changed {
-        let first = piece * NODES;
+        let first = piece * self.piece_nodes;
         let gathered = self.gather(piece, units);
         let draws = Draws::new(self.known.numbers(), self.relation, 0);
         let (mut changed, mut own) = (Changed::default(), Vec::new());
-        for at in 0..NODES.min(self.known.end() - first) {
+        for at in 0..self.piece_nodes.min(self.known.end() - first) {
             let dst = NodeIdx::from_index(first + at);
             let keys = &gathered.keys[gathered.starts[at]..gathered.starts[at + 1]];
             let sources = || keys.iter().map(|&key| src_of(key));

@@ -7,7 +7,7 @@ use cluster::Cluster;
 use hashbrown::HashTable;
 use schemas::{Ids, NodeIdx};
 
-use super::shares::gather;
+use super::shares::tell_all;
 use crate::DeltaError;
 use crate::numbers::{Numbers, id_key};
 
@@ -171,8 +171,8 @@ impl<'a> Known<'a> {
         before & bit == 0
     }
 
-    /// Marks the nodes that other processes have marked. Returns a node of the parent that this process
-    /// and one before it have both marked, if there is one.
+    /// Marks the nodes that other processes have marked. Returns a node of the parent that this
+    /// process and one before it have both marked, if there is one.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ impl<'a> Known<'a> {
         }
         let own = self.there.iter().map(|word| word.load(Ordering::Relaxed));
         let own: Vec<u64> = own.collect();
-        let all = gather(cluster, vec![(cluster.process(), own.clone())])?;
+        let all = tell_all(cluster, vec![(cluster.process(), own.clone())])?;
         let mut twice = None;
         for (process, theirs) in all.iter().enumerate() {
             for (at, (word, mine)) in theirs.iter().zip(&own).enumerate() {
