@@ -38,12 +38,12 @@ def main():
     print("|---|---|---|---|---|---|---|---|---|")
     start = INPUT.format(work="work", edges="edges.parquet")
     train = '[flatten]\noutput = "features-model"\nhops = 2\nfanouts = [10, 10]\ntargets = "train"\n'
-    train += f'\n[train]\noutput = "model"\nhidden = [64]\nepochs = 1\n{MODELS[args.model][0]}'
+    train += f'\n[train]\noutput = "model-{args.model}"\nhidden = [64]\nepochs = 1\n{MODELS[args.model][0]}'
     run(args, "train", start + train)
     for layout in args.layouts:
         stages = '[flatten]\noutput = "OUT/features"\nhops = 2\nfanouts = [10, 10]\n'
         stages += f'layout = "{layout}"\ntargets = "{args.targets}"\n\n'
-        stages += '[infer]\noutput = "OUT/rows"\nmodel = "model"\n\n'
+        stages += f'[infer]\noutput = "OUT/rows"\nmodel = "model-{args.model}"\n\n'
         shutil.rmtree(args.dir / "first", ignore_errors=True)
         run(args, "first", start + stages.replace("OUT", "first") + "[incremental]\n")
         for case in args.cases:
@@ -60,7 +60,7 @@ def main():
             def compare():
                 alone = argparse.Namespace(**{**vars(args), "processes": 1})
                 for name in jobs:
-                    infer = f'[infer]\noutput = "by-{name}"\nmodel = "model"\n'
+                    infer = f'[infer]\noutput = "by-{name}"\nmodel = "model-{args.model}"\n'
                     infer += f'input = "{name}/features"\nmethod = "neighborhoods"\n'
                     shutil.rmtree(args.dir / f"by-{name}", ignore_errors=True)
                     run(alone, "by", start + infer)
