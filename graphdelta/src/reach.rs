@@ -150,8 +150,8 @@ impl ReachPlan {
 }
 
 /// Finds what the changes of some nights reach in their parent, and the overlay after them, in each
-/// process. `numbers` has applied all of them, and `out` holds the store's first in-edges, as many as the
-/// plan reads.
+/// process. `numbers` has applied all of them, and `out` holds the store's first in-edges, as many
+/// as the plan reads.
 ///
 /// # Errors
 ///

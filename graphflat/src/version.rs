@@ -473,8 +473,8 @@ impl<'a> Prepared<'a> {
         sorted.collect()
     }
 
-    /// Writes and commits the parts of this process on all threads; at once at most as many as have their lists of
-    /// places in half of the memory budget.
+    /// Writes and commits the parts of this process on all threads; at once at most as many as have
+    /// their lists of places in half of the memory budget.
     fn write_parts(
         &self,
         output: &Output,

@@ -255,8 +255,8 @@ fn file_entry(path: &Path) -> Result<FileEntry, StoreError> {
 }
 
 /// Checks the sizes and checksums of a store's files.
-pub(crate) fn verify(dir: &Path, meta: &StoreMeta) -> Result<(), StoreError> {
-    for expected in &meta.files {
+pub(crate) fn verify(dir: &Path, files: &[FileEntry]) -> Result<(), StoreError> {
+    for expected in files {
         let path = dir.join(&expected.path);
         let found = file_entry(&path)?;
         if found != *expected {

@@ -80,7 +80,7 @@ pub fn open_or_build_on(
 /// Opens the partitions of this process; none if they do not fit the plan.
 fn find(cluster: &Cluster, plan: &StorePlan, wanted: &str) -> Option<Store> {
     let meta = fitting(plan, wanted)?;
-    let opened = verify(&plan.dir, &meta).and_then(|()| Store::open(cluster, plan, meta));
+    let opened = verify(&plan.dir, &meta.files).and_then(|()| Store::open(cluster, plan, meta));
     opened
         .inspect_err(|e| tracing::warn!("building the store again: {}", error_chain(e)))
         .ok()

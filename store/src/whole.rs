@@ -4,11 +4,9 @@ use std::path::Path;
 
 use cluster::{copy_files, gather_processes};
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
-use schemas::FileEntry;
 use schemas::dataset::DirLock;
-use schemas::xxh::file_checksum;
 
-use crate::error::StoreCause;
+use crate::meta::verify;
 use crate::partition::Partition;
 use crate::{Store, StoreError};
 
@@ -33,19 +31,20 @@ pub fn open_whole(store: &Store, dir: &Path) -> Result<Store, StoreError> {
         let of_others = all.iter().enumerate();
         of_others.filter(|(process, _)| *process != cluster.process())
     };
-    let is_there = of_others().all(|(_, files)| has_files(&others, files));
+    let is_there = of_others().all(|(_, files)| verify(&others, files).is_ok());
     let lacking = gather_processes(cluster, !is_there)?;
     if lacking.contains(&true) {
         if !is_there {
             // Another run may have mapped files: they are replaced, not changed.
-            remove_others(dir).map_err(|e| failed("write", &others, e.into()))?;
+            remove_others(dir).map_err(|e| StoreError::File {
+                verb: "write",
+                path: others.clone(),
+                source: e.into(),
+            })?;
         }
         let names: Vec<String> = own.iter().map(|file| file.path.clone()).collect();
         copy_files(cluster, (dir, &names), &others, &lacking)?;
-        if let Some((process, _)) = of_others().find(|(_, files)| !has_files(&others, files)) {
-            let what = format!("a file of process {process} is not as it was sent");
-            return Err(failed("read", &others, StoreCause::Damaged(what)));
-        }
+        of_others().try_for_each(|(_, files)| verify(&others, files))?;
     }
     let first = cluster.first_worker();
     let is_own = |worker| (first..first + cluster.num_threads()).contains(&worker);
@@ -64,23 +63,5 @@ pub(crate) fn remove_others(dir: &Path) -> std::io::Result<()> {
     match std::fs::remove_dir_all(dir.join(OTHERS)) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
         _ => Ok(()),
-    }
-}
-
-/// Tells whether a directory has some files as they were written.
-fn has_files(dir: &Path, files: &[FileEntry]) -> bool {
-    let is_there = |file: &FileEntry| {
-        let path = dir.join(&file.path);
-        let has_size = path.metadata().is_ok_and(|found| found.len() == file.bytes);
-        has_size && file_checksum(&path).is_ok_and(|found| found == file.checksum)
-    };
-    files.iter().all(is_there)
-}
-
-fn failed(verb: &'static str, path: &Path, source: StoreCause) -> StoreError {
-    StoreError::File {
-        verb,
-        path: path.to_owned(),
-        source,
     }
 }
