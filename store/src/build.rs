@@ -11,6 +11,7 @@ use crate::nodes::{NodePlaces, OwnedNodes, place_nodes};
 use crate::number::{Dictionary, Numbering, check_num_nodes, number_type, read_keys};
 use crate::pair_set::PairSet;
 use crate::pairs::{Pairs, PlacedPairs, place_pairs};
+use crate::scatter::Takes;
 use crate::units::OwnUnits;
 use crate::walks::WalkedGraph;
 use crate::whole::remove_others;
@@ -129,7 +130,7 @@ fn remove_store(dir: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let is_own = ["nodes-", "degrees-", "in-edges-", "pairs-"]
+        let is_own = ["nodes-", "degrees-", "in-edges-", "left-out-", "pairs-"]
             .iter()
             .any(|own| name.starts_with(own));
         if is_own && (name.ends_with(".arrow") || name.ends_with(".tmp")) {
@@ -155,26 +156,20 @@ fn build_partition(
     let numbered = number_all(peer, plan, &node_sources, work)?;
     let (placement, mut graph) = (numbered.placement, numbered.graph);
     announce(peer, progress, "reading nodes", 1);
-    let mut node_files = Vec::new();
-    for (source, numbers) in node_sources.iter().zip(&numbered.numbers) {
-        let places = NodePlaces {
-            source,
-            numbers,
-            graph: &graph,
-            placement: &placement,
-        };
-        let (nodes, gaps) = place_nodes(peer, plan, work, places)?;
-        let gaps = peer.gather_all::<_, StoreError>(Ok(gaps))?;
-        mark_gaps(&mut graph, source, &gaps);
-        let written = write_nodes(peer.index(), plan, source, nodes, &graph);
-        node_files.extend(peer.agree(written)?);
-    }
+    let read = (&node_sources[..], &numbered.numbers[..]);
+    let node_files = write_all_nodes(peer, plan, work, read, (&placement, &mut graph))?;
     let own_graphs = numbers_of_graphs(plan, &node_sources, numbered.numbers);
     announce(peer, progress, "reading edges", 2);
     let first = |type_idx| placement.type_range(type_idx).start;
     let sources = plan.graph.edge_sources();
-    let dictionaries = numbered.dictionaries;
-    let ends = Ends::gather(peer, &plan.graph, &sources, work, dictionaries, first)?;
+    let ends = Ends::gather(
+        peer,
+        &plan.graph,
+        &sources,
+        work,
+        numbered.dictionaries,
+        first,
+    )?;
     let pairs = plan.graph.pairs.as_ref();
     let pairs = pairs.map(|pairs| place_pairs(peer, pairs, work, &ends, &shared.leaving));
     let pairs = pairs.transpose()?;
@@ -197,6 +192,7 @@ fn build_partition(
         seed: plan.seed,
         samples: plan.samples,
         redraw: plan.redraw,
+        keeps_left_out: plan.keeps_left_out(),
         workers: peer.peers(),
         id_column: plan.graph.types[plan.target_type].nodes.spec().id.clone(),
         num_nodes: placement.num_nodes() as u64,
@@ -216,6 +212,32 @@ fn build_partition(
     }
     announce(peer, progress, "written", 3);
     Ok(Built { files, meta })
+}
+
+/// Reads the rows of all types and writes those of this worker; marks columns with missing values in
+/// `graph`. `numbers` are those of the rows, by source.
+fn write_all_nodes(
+    peer: &mut Peer<'_>,
+    plan: &StorePlan,
+    work: OwnUnits,
+    (sources, numbers): (&[NodeSource], &[RowNumbers]),
+    (placement, graph): (&Placement, &mut GraphMeta),
+) -> Result<Vec<FileEntry>, StoreError> {
+    let mut node_files = Vec::new();
+    for (source, of_rows) in sources.iter().zip(numbers) {
+        let places = NodePlaces {
+            source,
+            numbers: of_rows,
+            graph,
+            placement,
+        };
+        let (nodes, gaps) = place_nodes(peer, plan, work, places)?;
+        let gaps = peer.gather_all::<_, StoreError>(Ok(gaps))?;
+        mark_gaps(graph, source, &gaps);
+        let written = write_nodes(peer.index(), plan, source, nodes, graph);
+        node_files.extend(peer.agree(written)?);
+    }
+    Ok(node_files)
 }
 
 /// Adds the pairs of walks over the written in-edges, and writes the pairs of this worker; returns
@@ -270,7 +292,7 @@ fn add_walks(
 fn numbers_of_graphs(
     plan: &StorePlan,
     sources: &[NodeSource],
-    numbers: Vec<Vec<Vec<Vec<NodeIdx>>>>,
+    numbers: Vec<RowNumbers>,
 ) -> Vec<Vec<NodeIdx>> {
     let members = sources.iter().flat_map(NodeSource::types);
     let mut members = members.zip(numbers.into_iter().flatten());
@@ -278,10 +300,13 @@ fn numbers_of_graphs(
     of_graphs.map_or_else(Vec::new, |(_, of_units)| of_units)
 }
 
+/// The number of each row of a source, by type of the source, then by unit.
+type RowNumbers = Vec<Vec<Vec<NodeIdx>>>;
+
 /// All nodes with their numbers.
 struct Numbered {
-    /// By source, then by type of the source, then by unit: the number of each row.
-    numbers: Vec<Vec<Vec<Vec<NodeIdx>>>>,
+    /// By source.
+    numbers: Vec<RowNumbers>,
     /// One for each type.
     dictionaries: Vec<Dictionary>,
     /// Number of nodes of each type.
@@ -413,7 +438,49 @@ fn build_edges(
             relations[relation] = (self_loops.contains(&true), counts);
         }
     }
+    if plan.keeps_left_out() {
+        files.extend(build_left_out(peer, plan, work, sources, rules, placement)?);
+    }
     Ok((relations, files))
+}
+
+/// Reads the edges of the relations of pairs again, and writes those that equal a pair: changes of
+/// pairs may bring them back.
+fn build_left_out(
+    peer: &mut Peer<'_>,
+    plan: &StorePlan,
+    work: OwnUnits,
+    sources: &[EdgeSource],
+    rules: EdgeRules<'_>,
+    placement: &Placement,
+) -> Result<Vec<FileEntry>, StoreError> {
+    // One list, of all in-edges.
+    let plan = StorePlan {
+        samples: 0,
+        redraw: true,
+        ..plan.clone()
+    };
+    let rules = EdgeRules {
+        takes: Takes::LeftOut,
+        ..rules
+    };
+    let pairs = plan.graph.pairs.as_ref();
+    let is_of_pairs = |relation: &usize| pairs.is_some_and(|of| of.relations().contains(relation));
+    let mut files = Vec::new();
+    for source in sources {
+        let mut relations = source.relations().iter().map(|(relation, _)| relation);
+        if !relations.any(is_of_pairs) {
+            continue;
+        }
+        for edges in place_edges(peer, &plan, source, work, rules, placement)? {
+            if is_of_pairs(&edges.relation) {
+                let of_type = placement.of_type(plan.graph.relations[edges.relation].to);
+                let written = write_in_edges(peer.index(), &plan, edges, of_type);
+                files.extend(peer.agree(written)?.1);
+            }
+        }
+    }
+    Ok(files)
 }
 
 /// Writes the pairs of a worker.

@@ -8,7 +8,7 @@ use crate::memory::{Budget, turn_bytes};
 use crate::pair_set::PairSet;
 use crate::plan::ListPlan;
 use crate::sample::Ranker;
-use crate::scatter::{CutMemory, Cutter, DanglingRows, Scatter, check_dangling};
+use crate::scatter::{CutMemory, Cutter, DanglingRows, Scatter, Takes, check_dangling};
 use crate::units::OwnUnits;
 use crate::{Placement, StoreError, StorePlan, TypePlacement};
 use cluster::Peer;
@@ -41,6 +41,8 @@ pub(crate) struct OwnedEdges {
     pub(crate) dropped_rows: u64,
     /// In-edges that were left out because they equal a pair.
     pub(crate) left_out: u64,
+    /// Which edges of the table these are.
+    pub(crate) takes: Takes,
 }
 
 /// What edges are checked against.
@@ -49,6 +51,8 @@ pub(crate) struct EdgeRules<'a> {
     pub(crate) ends: &'a Ends,
     /// Pairs whose edges are left out.
     pub(crate) leaving: Option<&'a Arc<PairSet>>,
+    /// Which edges of the relations of pairs are taken.
+    pub(crate) takes: Takes,
     /// The graph of each node, where graphs are the targets.
     pub(crate) graphs: Option<&'a Arc<GraphsOfNodes>>,
 }
@@ -62,6 +66,7 @@ impl<'a> EdgeRules<'a> {
         Self {
             ends,
             leaving,
+            takes: Takes::Messages,
             graphs,
         }
     }
@@ -134,6 +139,7 @@ pub(crate) fn place_edges(
             received_by_worker: peer.gather_all::<_, StoreError>(Ok(num_edges))?,
             dropped_rows,
             left_out,
+            takes: rules.takes,
         });
     }
     Ok(owned)
@@ -186,7 +192,12 @@ fn scatters<'a>(
         let counts = HubCounts::new(num_nodes, in_edges, plan.hub_threshold, workers);
         let pairs = plan.graph.pairs.as_ref();
         let is_of_pairs = pairs.is_some_and(|of| of.relations().contains(&route.relation));
-        let leaving = rules.leaving.filter(|_| is_of_pairs).map(Arc::clone);
+        let leaving = match (rules.leaving, rules.takes) {
+            (Some(set), takes) if is_of_pairs => Some((Arc::clone(set), takes)),
+            (_, Takes::Messages) => None,
+            // No edge of another relation is left out.
+            (_, Takes::LeftOut) => Some((Arc::default(), Takes::LeftOut)),
+        };
         let graphs = rules.graphs.filter(|of| of.binds(relation));
         Scatter::new(relation, cutter, counts, (leaving, graphs.map(Arc::clone)))
     };

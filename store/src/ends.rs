@@ -22,12 +22,19 @@ pub(crate) struct Resolved {
 }
 
 /// One end of some edges.
-#[derive(Default)]
-pub(crate) struct End {
+#[derive(Debug, Default)]
+pub struct End {
     /// [`MISSING`] where no node has the id.
-    pub(crate) numbers: Vec<NodeIdx>,
-    /// Empty where hashes follow from the numbers.
-    pub(crate) hashes: Vec<u64>,
+    pub numbers: Vec<NodeIdx>,
+    /// Hashes of the ids. Empty where they follow from the numbers.
+    pub hashes: Vec<u64>,
+}
+
+/// Finds nodes by their ids.
+pub trait FindNodes {
+    /// Replaces `out` by the numbers of some ids of a type, [`MISSING`] where no node has the id, and
+    /// by the hashes of the ids.
+    fn look_up(&self, type_idx: usize, ids: &Ids, out: &mut End);
 }
 
 /// Looks up ends of edges that are nodes of one type.
@@ -206,11 +213,6 @@ impl Ends {
         self.types[dst].resolve(&rows.dst, is_hashed, &mut out.dst);
     }
 
-    /// Looks up ids of nodes of a type, and hashes them.
-    pub(crate) fn look_up(&self, type_idx: usize, ids: &Ids, out: &mut End) {
-        self.types[type_idx].resolve(ids, true, out);
-    }
-
     /// Returns the hashes of a relation's edges, if they follow from the numbers of the ends.
     pub(crate) fn hasher(&self, relation: &RelationPlan) -> Option<EdgeHasher> {
         match (&self.types[relation.from], &self.types[relation.to]) {
@@ -221,6 +223,12 @@ impl Ends {
             }),
             _ => None,
         }
+    }
+}
+
+impl FindNodes for Ends {
+    fn look_up(&self, type_idx: usize, ids: &Ids, out: &mut End) {
+        self.types[type_idx].resolve(ids, true, out);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The graph of each node, where graphs are the targets: nodes and edges are checked against it.
 
 use crate::StoreError;
-use crate::ends::{End, Ends};
+use crate::ends::{End, Ends, FindNodes};
 use crate::number::MISSING;
 use crate::units::OwnUnits;
 use crate::{Placement, StorePlan};

@@ -6,6 +6,7 @@ use crate::edges::OwnedEdges;
 use crate::hub::Totals;
 use crate::number::MISSING;
 use crate::sample::Ranker;
+use crate::scatter::Takes;
 use crate::{StoreError, StorePlan, TypePlacement};
 use arrow::array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
 use schemas::{FileEntry, LocalIdx, NodeIdx};
@@ -26,6 +27,7 @@ struct InEdgeFiles<'a> {
     plan: &'a StorePlan,
     relation: usize,
     worker: usize,
+    takes: Takes,
     degrees: Option<BatchFile>,
     /// One entry for each list of the plan.
     lists: Vec<Option<BatchFile>>,
@@ -33,17 +35,17 @@ struct InEdgeFiles<'a> {
 }
 
 /// Ranks and writes the in-edges of a relation and of this worker's nodes; returns whether any is a
-/// self-loop, and the files.
+/// self-loop, and the files. Edges that are left out have no degrees, and one list.
 pub(crate) fn write_in_edges(
     worker: usize,
     plan: &StorePlan,
     edges: OwnedEdges,
     placement: &TypePlacement,
 ) -> Result<(bool, Vec<FileEntry>), StoreError> {
-    let relation = edges.relation;
+    let (relation, takes) = (edges.relation, edges.takes);
     let table = &plan.graph.relations[relation].edges;
     let dim = table.feature_dim().unwrap_or(0);
-    let mut files = InEdgeFiles::new(worker, plan, relation);
+    let mut files = InEdgeFiles::new((worker, plan), relation, takes);
     let mut hubs = edges.hubs.into_iter().peekable();
     let (mut bucket, mut ranker) = (Bucket::default(), Ranker::default());
     let layout = edges.buckets.layout();
@@ -92,13 +94,14 @@ pub(crate) fn write_in_edges(
 }
 
 impl<'a> InEdgeFiles<'a> {
-    fn new(worker: usize, plan: &'a StorePlan, relation: usize) -> Self {
+    fn new((worker, plan): (usize, &'a StorePlan), relation: usize, takes: Takes) -> Self {
         let mut lists = Vec::new();
         lists.resize_with(plan.lists(relation).len(), || None);
         Self {
             plan,
             relation,
             worker,
+            takes,
             degrees: None,
             lists,
             has_self_loops: false,
@@ -109,26 +112,29 @@ impl<'a> InEdgeFiles<'a> {
         let edges = &self.plan.graph.relations[self.relation].edges;
         let files = self.plan.files();
         self.has_self_loops |= degrees.self_loops.iter().any(|&count| count > 0);
-        let degree_batch = degrees.into_batch(edges.has_weight());
-        append(
-            &mut self.degrees,
-            &files.degrees(self.relation, self.worker),
-            &degree_batch,
-        )?;
+        if self.takes == Takes::Messages {
+            let degree_batch = degrees.into_batch(edges.has_weight());
+            append(
+                &mut self.degrees,
+                &files.degrees(self.relation, self.worker),
+                &degree_batch,
+            )?;
+        }
         for (l, list) in lists.into_iter().enumerate() {
             let batch = list.into_batch(edges.feature_dim().unwrap_or(0));
-            append(
-                &mut self.lists[l],
-                &files.in_edges(self.relation, self.worker, l),
-                &batch,
-            )?;
+            let path = match self.takes {
+                Takes::Messages => files.in_edges(self.relation, self.worker, l),
+                Takes::LeftOut => files.left_out(self.relation, self.worker),
+            };
+            append(&mut self.lists[l], &path, &batch)?;
         }
         Ok(())
     }
 
     fn finish(self) -> Result<(bool, Vec<FileEntry>), StoreError> {
-        let files = self.lists.into_iter().chain([self.degrees]);
-        let entries = files.map(|file| file.expect("a batch was written").finish());
+        let lists = self.lists.into_iter();
+        let lists = lists.map(|file| file.expect("a batch was written"));
+        let entries = lists.chain(self.degrees).map(BatchFile::finish);
         Ok((self.has_self_loops, entries.collect::<Result<_, _>>()?))
     }
 }

@@ -105,12 +105,14 @@ mod walks;
 mod whole;
 
 pub use edge_columns::InEdges;
+pub use ends::{End, FindNodes};
 pub use error::{StoreCause, StoreError};
 pub use map::{map_bytes, will_need};
 pub use memory::StoreSize;
 pub use meta::{EdgeCounts, Keep, RelationCounts, StoreMeta};
+pub use number::MISSING;
 pub use open::{input_fingerprint, open_or_build, open_or_build_on};
-pub use pairs::Pairs;
+pub use pairs::{Pair, Pairs, read_pairs};
 pub use partition::{Partition, ReadAhead};
 pub use placement::{NUM_NODES_MAX, Placement, TypePlacement};
 pub use plan::{HUB_THRESHOLD, StorePlan};

@@ -33,6 +33,9 @@ pub struct StoreMeta {
     /// Whether all in-edges are kept beside the samples, so that other samples can be drawn.
     #[serde(default)]
     pub redraw: bool,
+    /// Whether the in-edges that equal a pair are kept too, apart from those that carry messages.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_left_out: bool,
     /// Number of partitions.
     pub workers: usize,
     /// Name of the target type's id column, which lists of targets use too.
@@ -225,6 +228,11 @@ impl StoreFiles<'_> {
     pub(crate) fn in_edges(self, relation: usize, worker: usize, list: usize) -> PathBuf {
         let number = format!("{worker:03}-{list:03}");
         self.path("in-edges", ('r', relation), &number)
+    }
+
+    /// Path of the list of all in-edges that are left out because they equal a pair.
+    pub(crate) fn left_out(self, relation: usize, worker: usize) -> PathBuf {
+        self.path("left-out", ('r', relation), &format!("{worker:03}"))
     }
 
     fn path(self, kind: &str, (letter, of): (char, usize), number: &str) -> PathBuf {

@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 /// Number of an id that no node has.
-pub(crate) const MISSING: NodeIdx = NodeIdx::MAX;
+pub const MISSING: NodeIdx = NodeIdx::MAX;
 
 /// Number of ids that each worker samples to choose the ranges; the ranges then differ in size by
 /// about one part in this number.

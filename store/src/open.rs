@@ -195,5 +195,7 @@ fn fitting(plan: &StorePlan, wanted: &str) -> Option<StoreMeta> {
     };
     let keeps_enough = meta.keep.is_enough(&plan.keep);
     let draws_enough = meta.redraw || !plan.redraw;
-    (meta.fingerprint == wanted && keeps_enough && draws_enough).then_some(meta)
+    let keeps_pairs = meta.keeps_left_out || !plan.keeps_left_out();
+    let is_enough = keeps_enough && draws_enough && keeps_pairs;
+    (meta.fingerprint == wanted && is_enough).then_some(meta)
 }

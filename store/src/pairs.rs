@@ -2,7 +2,7 @@
 
 use crate::StoreError;
 use crate::arrow_file::{self, bounds, column};
-use crate::ends::{End, Ends};
+use crate::ends::{End, Ends, FindNodes};
 use crate::number::MISSING;
 use crate::pair_set::{PairSet, pair_key};
 use crate::units::OwnUnits;
@@ -10,7 +10,8 @@ use crate::walks::Visit;
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, RecordBatch, UInt8Array, UInt32Array};
 use arrow::datatypes::{Float32Type, UInt8Type, UInt32Type};
 use cluster::Peer;
-use schemas::{NoPair, NodeIdx, PairRows, PairsPlan, Split, SplitCounts, SplitShares};
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+use schemas::{NoPair, NodeIdx, PairRows, PairsPlan, Split, SplitCounts, SplitShares, Unit};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::path::Path;
@@ -35,19 +36,27 @@ pub struct Pairs {
     pub hard: Option<(Vec<u64>, Vec<NodeIdx>)>,
 }
 
-/// A pair on its way to the worker of its hash.
-#[derive(Clone, Serialize, Deserialize)]
-struct Pair {
-    hash: u64,
-    src: NodeIdx,
-    dst: NodeIdx,
-    /// Row of the table.
-    row: u64,
-    split: Split,
-    time: i64,
-    label: f32,
-    weight: f32,
-    negatives: Box<[NodeIdx]>,
+/// A row of a table of pairs, or several of one pair as one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Pair {
+    /// Of the ids of both ends, as [`PairsPlan::hash`] gives it.
+    pub hash: u64,
+    /// The src end.
+    pub src: NodeIdx,
+    /// The dst end.
+    pub dst: NodeIdx,
+    /// Row of the table; the first one of several.
+    pub row: u64,
+    /// Its split.
+    pub split: Split,
+    /// Place in the order of times; 0 without times.
+    pub time: i64,
+    /// 1 for a link, 0 for none.
+    pub label: f32,
+    /// 1 where pairs have no weights.
+    pub weight: f32,
+    /// Hard negatives.
+    pub negatives: Box<[NodeIdx]>,
 }
 
 /// The pairs of a worker, and those of all workers whose edges are left out.
@@ -86,11 +95,7 @@ pub(crate) fn place_pairs(
         Ok(())
     })?;
     let unknown: Vec<Option<NotAPair>> = peer.gather_all::<_, StoreError>(Ok(unknown.take()))?;
-    if let Some((row, problem, id)) = unknown.into_iter().flatten().min() {
-        return Err(plan
-            .no_pair(row, PROBLEMS[usize::from(problem)], &id)
-            .into());
-    }
+    check_ids(plan, unknown.into_iter().flatten().min())?;
     let mut pairs = peer.agree(distinct(plan, received.take()))?;
     if let (Some(shares), Some(_)) = (plan.shares(), &plan.spec().time) {
         split_by_time(peer, shares, &mut pairs)?;
@@ -115,10 +120,49 @@ pub(crate) fn place_pairs(
     }
     let leaving = gather_leaving(peer, plan, &pairs, shared)?;
     Ok(PlacedPairs {
-        own: columns(plan, &pairs),
+        own: Pairs::of(plan, &pairs),
         counts,
         leaving,
     })
+}
+
+/// Checks that all rows are pairs of two nodes; `first` is the first one that is none.
+fn check_ids(plan: &PairsPlan, first: Option<NotAPair>) -> Result<(), StoreError> {
+    match first {
+        None => Ok(()),
+        Some((row, problem, id)) => {
+            let error = plan.no_pair(row, PROBLEMS[usize::from(problem)], &id);
+            Err(error.into())
+        }
+    }
+}
+
+/// Reads the pairs of all units of a table that are in a split; equal pairs become one. They stand in
+/// the order of hash, src and dst. `nodes` finds their ends. The splits must not follow from times.
+///
+/// # Errors
+///
+/// If a table cannot be read, a value cannot be used, or an end is no node.
+pub fn read_pairs(
+    plan: &PairsPlan,
+    nodes: &(impl FindNodes + Sync),
+) -> Result<Vec<Pair>, StoreError> {
+    let of_unit = |unit: &Unit| -> Result<(Vec<Pair>, Option<NotAPair>), StoreError> {
+        let (mut pairs, unknown) = (Vec::new(), Rc::new(RefCell::new(None)));
+        let mut reader = PairReader::new(plan, nodes, Rc::clone(&unknown));
+        for rows in plan.batches(unit)? {
+            reader.read(&rows?, |pair| pairs.push(pair));
+        }
+        Ok((pairs, unknown.take()))
+    };
+    // All units are read first, so that the error of the first one is returned.
+    let read: Vec<Result<_, StoreError>> = plan.units().par_iter().map(of_unit).collect();
+    let read = read.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let (pairs, unknown): (Vec<Vec<Pair>>, Vec<_>) = read.into_iter().unzip();
+    check_ids(plan, unknown.into_iter().flatten().min())?;
+    let mut pairs = distinct(plan, pairs.concat())?;
+    pairs.retain(|pair| plan.keeps(pair.split));
+    Ok(pairs)
 }
 
 /// Reads the pairs of this worker's units; each batch goes to the worker of its hashes.
@@ -130,14 +174,7 @@ fn outgoing<'a>(
     unknown: Rc<RefCell<Option<NotAPair>>>,
 ) -> impl Iterator<Item = Result<(usize, Vec<Pair>), StoreError>> + 'a {
     type Sent = Vec<Result<(usize, Vec<Pair>), StoreError>>;
-    let mut reader = PairReader {
-        plan,
-        ends,
-        src: End::default(),
-        dst: End::default(),
-        negatives: End::default(),
-        unknown,
-    };
+    let mut reader = PairReader::new(plan, ends, unknown);
     let batches = work.of(plan.units()).flat_map(
         |unit| -> Box<dyn Iterator<Item = Result<PairRows, StoreError>>> {
             match plan.batches(unit) {
@@ -163,24 +200,35 @@ fn outgoing<'a>(
 }
 
 /// Turns rows into pairs.
-struct PairReader<'a> {
+struct PairReader<'a, N> {
     plan: &'a PairsPlan,
-    ends: &'a Ends,
+    nodes: &'a N,
     src: End,
     dst: End,
     negatives: End,
     unknown: Rc<RefCell<Option<NotAPair>>>,
 }
 
-impl PairReader<'_> {
+impl<'a, N: FindNodes> PairReader<'a, N> {
+    fn new(plan: &'a PairsPlan, nodes: &'a N, unknown: Rc<RefCell<Option<NotAPair>>>) -> Self {
+        Self {
+            plan,
+            nodes,
+            src: End::default(),
+            dst: End::default(),
+            negatives: End::default(),
+            unknown,
+        }
+    }
+
     /// Reads the pairs of some rows that may be in a split.
     fn read(&mut self, rows: &PairRows, mut take: impl FnMut(Pair)) {
         let plan = self.plan;
-        self.ends
-            .look_up(plan.from(), &rows.ends.src, &mut self.src);
-        self.ends.look_up(plan.to(), &rows.ends.dst, &mut self.dst);
+        let nodes = self.nodes;
+        nodes.look_up(plan.from(), &rows.ends.src, &mut self.src);
+        nodes.look_up(plan.to(), &rows.ends.dst, &mut self.dst);
         if let Some((_, ids)) = &rows.negatives {
-            self.ends.look_up(plan.to(), ids, &mut self.negatives);
+            nodes.look_up(plan.to(), ids, &mut self.negatives);
         }
         for at in 0..rows.ends.src.len() {
             let (src, dst) = (self.src.numbers[at], self.dst.numbers[at]);
@@ -362,32 +410,33 @@ fn gather_leaving(
     Ok(Arc::clone(set))
 }
 
-fn columns(plan: &PairsPlan, pairs: &[Pair]) -> Pairs {
-    let meta = plan.meta();
-    let hard = meta.negatives.then(|| {
-        let mut offset = vec![0];
-        let mut nodes = Vec::new();
-        for pair in pairs {
-            nodes.extend_from_slice(&pair.negatives);
-            offset.push(nodes.len() as u64);
-        }
-        (offset, nodes)
-    });
-    Pairs {
-        src: pairs.iter().map(|pair| pair.src).collect(),
-        dst: pairs.iter().map(|pair| pair.dst).collect(),
-        split: pairs.iter().map(|pair| pair.split).collect(),
-        label: meta
-            .label
-            .then(|| pairs.iter().map(|pair| pair.label).collect()),
-        weight: meta
-            .weight
-            .then(|| pairs.iter().map(|pair| pair.weight).collect()),
-        hard,
-    }
-}
-
 impl Pairs {
+    /// Makes the columns of pairs in a split, in their order.
+    pub fn of(plan: &PairsPlan, pairs: &[Pair]) -> Self {
+        let meta = plan.meta();
+        let hard = meta.negatives.then(|| {
+            let mut offset = vec![0];
+            let mut nodes = Vec::new();
+            for pair in pairs {
+                nodes.extend_from_slice(&pair.negatives);
+                offset.push(nodes.len() as u64);
+            }
+            (offset, nodes)
+        });
+        Self {
+            src: pairs.iter().map(|pair| pair.src).collect(),
+            dst: pairs.iter().map(|pair| pair.dst).collect(),
+            split: pairs.iter().map(|pair| pair.split).collect(),
+            label: meta
+                .label
+                .then(|| pairs.iter().map(|pair| pair.label).collect()),
+            weight: meta
+                .weight
+                .then(|| pairs.iter().map(|pair| pair.weight).collect()),
+            hard,
+        }
+    }
+
     /// Returns the number of pairs.
     #[expect(
         clippy::len_without_is_empty,
@@ -499,7 +548,7 @@ impl Pairs {
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, StoreError> {
         let mut pairs = Self::default();
         for batch in arrow_file::map_batches(path)? {
-            let Some(read) = Self::of(&batch) else {
+            let Some(read) = Self::read(&batch) else {
                 return Ok(None);
             };
             pairs = read;
@@ -507,7 +556,7 @@ impl Pairs {
         Ok(Some(pairs))
     }
 
-    fn of(batch: &RecordBatch) -> Option<Self> {
+    fn read(batch: &RecordBatch) -> Option<Self> {
         let numbers =
             |array: &ArrayRef| Some(NodeIdx::slice(&column::<UInt32Type>(array)?).to_vec());
         let split = column::<UInt8Type>(batch.column_by_name("split")?)?;

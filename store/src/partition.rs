@@ -41,6 +41,9 @@ struct RelationEdges {
     /// By sample, then by record batch; after the samples comes the list of all in-edges, if it is
     /// kept.
     in_edges: Vec<Vec<EdgeLists>>,
+    /// In-edges that are left out because they equal a pair, by record batch; empty if they are not
+    /// kept.
+    left_out: Vec<EdgeLists>,
     edge_dim: usize,
     has_self_loops: bool,
 }
@@ -87,18 +90,25 @@ impl RelationEdges {
             .map(DegreeColumns::of)
             .collect();
         let degrees = Option::<Vec<_>>::ok_or_else(degrees, || damaged(&degree_path))?;
-        let mut in_edges = Vec::new();
-        for list in 0..meta.samples as usize + usize::from(meta.redraw) {
-            let list_path = files.in_edges(relation, worker, list);
-            let lists = map_batches(&list_path)?.iter().map(EdgeLists::of).collect();
-            in_edges.push(Option::<Vec<_>>::ok_or_else(lists, || damaged(&list_path))?);
-        }
+        let open_list = |path: &Path| -> Result<Vec<EdgeLists>, StoreError> {
+            let lists = map_batches(path)?.iter().map(EdgeLists::of).collect();
+            Option::<Vec<_>>::ok_or_else(lists, || damaged(path))
+        };
+        let lists = 0..meta.samples as usize + usize::from(meta.redraw);
+        let lists = lists.map(|list| open_list(&files.in_edges(relation, worker, list)));
+        let in_edges = lists.collect::<Result<_, _>>()?;
+        let pairs = meta.graph.pairs.as_ref().filter(|_| meta.keeps_left_out);
+        let left_out = match pairs.is_some_and(|of| of.relations.contains(&relation)) {
+            true => open_list(&files.left_out(relation, worker))?,
+            false => Vec::new(),
+        };
         let described = &meta.graph.relations[relation];
         Ok(Self {
             to: described.to,
             first,
             degrees,
             in_edges,
+            left_out,
             edge_dim: described.edge_feature_dim.unwrap_or(0),
             has_self_loops: described.self_loops,
         })
@@ -302,6 +312,15 @@ impl Partition {
     pub fn unranked(&self, relation: usize, local: LocalIdx) -> InEdges<'_> {
         let last = self.relations[relation].in_edges.len() - 1;
         self.in_edges(relation, last, local, usize::MAX)
+    }
+
+    /// Returns all of a node's in-edges of a relation that are left out because they equal a pair, by
+    /// source and ordinal; none if the store does not keep them.
+    pub fn left_out(&self, relation: usize, local: LocalIdx) -> Option<InEdges<'_>> {
+        let edges = &self.relations[relation];
+        let place = local.index() - edges.first;
+        let lists = edges.left_out.get(place / NODES_PER_BATCH)?;
+        Some(lists.in_edges(place % NODES_PER_BATCH, usize::MAX, edges.edge_dim))
     }
 
     /// Returns the columns of the record batch of a node, and the node's row there.

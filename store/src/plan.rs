@@ -59,6 +59,13 @@ impl StorePlan {
         }
     }
 
+    /// Tells whether the in-edges that equal a pair are kept too: changes of pairs may bring them
+    /// back. Pairs of walks follow from all edges, so that changes of these are not supported.
+    pub(crate) fn keeps_left_out(&self) -> bool {
+        let pairs = self.graph.pairs.as_ref();
+        self.redraw && pairs.is_some_and(|of| of.walks().is_none())
+    }
+
     /// Returns the lists of each node and relation: one for each sample and, with `redraw`, the list
     /// of all in-edges.
     pub(crate) fn lists(&self, relation: usize) -> Vec<ListPlan> {

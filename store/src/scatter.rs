@@ -19,11 +19,23 @@ pub(crate) struct Scatter<'a> {
     cutter: Cutter<'a>,
     pub(crate) counts: HubCounts,
     pub(crate) dangling: DanglingRows,
-    /// Pairs whose edges are left out.
-    leaving: Option<Arc<PairSet>>,
+    /// Pairs whose edges are left out, or the only ones that are taken.
+    leaving: Option<Leaving>,
     /// The graph of each node, if the ends of an edge must be of one graph.
     graphs: Option<Arc<GraphsOfNodes>>,
 }
+
+/// Which edges of a relation of pairs are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Takes {
+    /// Those that carry messages.
+    Messages,
+    /// Those that are left out because they equal a pair.
+    LeftOut,
+}
+
+/// Pairs, and whether the edges that equal one are left out or taken.
+pub(crate) type Leaving = (Arc<PairSet>, Takes);
 
 /// Cuts routed edges of one relation into batches.
 #[derive(Clone, Copy)]
@@ -84,7 +96,7 @@ impl<'a> Scatter<'a> {
         relation: &'a RelationPlan,
         cutter: Cutter<'a>,
         counts: HubCounts,
-        (leaving, graphs): (Option<Arc<PairSet>>, Option<Arc<GraphsOfNodes>>),
+        (leaving, graphs): (Option<Leaving>, Option<Arc<GraphsOfNodes>>),
     ) -> Self {
         Self {
             leaving,
@@ -117,13 +129,12 @@ impl<'a> Scatter<'a> {
                 self.leave_out(row, rows, ends);
                 continue;
             }
-            if self
-                .leaving
-                .as_ref()
-                .is_some_and(|set| set.contains(src, dst))
-            {
-                self.dangling.left_out += 1 + u64::from(is_undirected);
-                continue;
+            if let Some((set, takes)) = &self.leaving {
+                let is_left_out = set.contains(src, dst);
+                self.dangling.left_out += u64::from(is_left_out) << u32::from(is_undirected);
+                if is_left_out != (*takes == Takes::LeftOut) {
+                    continue;
+                }
             }
             if self.graphs.as_ref().is_some_and(|of| of.differ(src, dst)) {
                 let ids = || [&rows.src, &rows.dst].map(|ids| ids.display(row));
