@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use schemas::{Features, Ids, Labels, NodeIdx, Split};
-use store::{InEdges, Store, exact_sum};
+use store::{InEdges, Pairs, Store, exact_sum};
 
 use crate::Overlay;
 use crate::in_edges::{Draws, KeptEdges};
@@ -84,6 +84,11 @@ impl After {
         let end = self.numbers.num_stored() + parent.added.len();
         let of_parent = |node: &NodeIdx| node.index() < end && !parent.removed.contains(node);
         self.overlay.removed().filter(of_parent).collect()
+    }
+
+    /// Returns the supervision pairs, in the order of those of a full run; none if the graph has none.
+    pub fn pairs(&self) -> Option<Pairs> {
+        self.numbers.all_pairs()
     }
 
     /// Returns what changes have made of the store.

@@ -6,12 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::DeltaError;
-use crate::numbers::row_error;
+use crate::numbers::{relation_of_pairs, row_error};
 use schemas::{
     ChangesSpec, ColumnMeta, DELETE, EdgeRows, EdgesPlan, EdgesSpec, Features, GraphMeta,
     GraphPlan, IdType, Ids, InputSpec, LabelKind, LabelMeta, Labels, NodeRows, NodesPlan,
-    NodesSpec, NumericLabel, OP, Sampling, Split, TablePath, UPSERT, WhereValue, table_key,
+    NodesSpec, NumericLabel, OP, PairsPlan, Sampling, Split, TablePath, UPSERT, WhereValue,
+    table_key,
 };
+use store::Pair;
 
 const OPS: [&str; 2] = [UPSERT, DELETE];
 
@@ -78,6 +80,32 @@ pub struct Changes {
     pub(crate) nodes: Vec<NodeChanges>,
     /// Changes of edges; at most one entry for each table.
     pub(crate) edges: Vec<EdgeChanges>,
+    /// Changes of supervision pairs, where the task is one of links.
+    pub(crate) pairs: Option<PairChanges>,
+}
+
+/// Changes of supervision pairs.
+#[derive(Clone, Debug)]
+pub(crate) enum PairChanges {
+    /// Pairs have a table of their own, and so have their changes.
+    Table(Box<PairTable>),
+    /// Pairs are edges: the upserted rows of the table of changes of their relation.
+    OfEdges(Box<PairsPlan>),
+    /// All pairs, as they are now.
+    Whole(Vec<Pair>),
+}
+
+/// A table of changes of pairs.
+#[derive(Clone, Debug)]
+pub(crate) struct PairTable {
+    /// Pairs that are added or replaced.
+    pub(crate) upserts: PairsPlan,
+    /// Ends of their rows, in a split or not.
+    pub(crate) upserted: Vec<EdgeRows>,
+    /// Ends of pairs that are removed.
+    pub(crate) deletes: Vec<EdgeRows>,
+    /// The ends of all rows.
+    pub(crate) all: EdgesPlan,
 }
 
 /// Changes of the nodes of a type.
@@ -144,6 +172,7 @@ impl Changes {
                 .edges
                 .push(read.map_err(|e| e.under_key(OF_CHANGES, "edges", name))?);
         }
+        changes.pairs = PairChanges::read((spec, base), graph, of_store.sampling)?;
         Ok(changes)
     }
 
@@ -168,7 +197,15 @@ impl Changes {
             let opened = table.whole(of_store.sampling, Some(OPS[0]));
             opened.map_err(|e| e.under_key(OF_CHANGES, "edges", name))?;
         }
-        Ok(())
+        PairChanges::open((spec, base), graph, of_store.sampling).map(drop)
+    }
+
+    /// Returns the error of the row that removes a node.
+    pub(crate) fn node_error(&self, type_idx: usize, row: u64, problem: String) -> DeltaError {
+        let mut tables = self.nodes.iter();
+        let table = tables.find(|of| of.type_idx == type_idx);
+        let table = table.expect("a table removes the node");
+        row_error(table.plan.locate(row), problem)
     }
 
     /// Returns fingerprints of the tables.
@@ -190,7 +227,87 @@ impl Changes {
                 "files": of_table.plan.fingerprint()?,
             }));
         }
+        if let Some(PairChanges::Table(table)) = &self.pairs {
+            tables.push(serde_json::json!({ "pairs": table.all.fingerprint()? }));
+        }
         Ok(serde_json::Value::Array(tables))
+    }
+}
+
+impl PairChanges {
+    /// Opens the tables of changes that pairs are in: their own one, or that of the relation whose
+    /// edges they are. Returns the plan of the upserted rows and, of their own table, its path.
+    fn open<'a>(
+        (spec, base): (&'a ChangesSpec, &Path),
+        graph: &GraphPlan,
+        sampling: Sampling,
+    ) -> Result<Option<(PairsPlan, Option<&'a TablePath>)>, DeltaError> {
+        let Some(pairs) = &graph.pairs else {
+            return match &spec.pairs {
+                None => Ok(None),
+                Some(_) => Err(unknown_pairs(OF_CHANGES, "the job has no [input.pairs]")),
+            };
+        };
+        let Some(relation) = relation_of_pairs(graph, pairs) else {
+            let Some(path) = &spec.pairs else {
+                return Ok(None);
+            };
+            let ends = pairs.ends_at(path, base, graph, of_op(Some(OPS[0])));
+            let upserts = ends.and_then(|ends| pairs.with_table(ends));
+            let named = |e| DeltaError::from(e).under_key(OF_CHANGES, "pairs", "");
+            return Ok(Some((upserts.map_err(named)?, Some(path))));
+        };
+        let name = &graph.relations[relation].name;
+        if spec.pairs.is_some() {
+            let key = table_key(OF_CHANGES, "edges", name);
+            let problem = format!("the pairs are edges: their changes are those of `{key}`");
+            return Err(unknown_pairs(OF_CHANGES, &problem));
+        }
+        let Some(path) = spec.edges.get(name) else {
+            return Ok(None);
+        };
+        let table = EdgeTable::named((base, path), graph, name)?;
+        let upserts = table.whole(sampling, Some(OPS[0]));
+        let upserts = upserts.and_then(|ends| Ok(pairs.with_table(ends.as_ref().clone())?));
+        let upserts = upserts.map_err(|e| e.under_key(OF_CHANGES, "edges", name))?;
+        Ok(Some((upserts, None)))
+    }
+
+    /// Reads the changes of pairs; none if there are none.
+    fn read(
+        (spec, base): (&ChangesSpec, &Path),
+        graph: &GraphPlan,
+        sampling: Sampling,
+    ) -> Result<Option<Self>, DeltaError> {
+        let Some((upserts, path)) = Self::open((spec, base), graph, sampling)? else {
+            return Ok(None);
+        };
+        let Some(path) = path else {
+            return Ok(Some(Self::OfEdges(Box::new(upserts))));
+        };
+        let ends = |op| upserts.ends_at(path, base, graph, of_op(op));
+        let read = || -> Result<PairTable, DeltaError> {
+            let all = ends(None)?;
+            let [upserted, deletes] = OPS.map(|op| read_units(&ends(Some(op))?));
+            let (upserted, deletes) = (upserted?, deletes?);
+            check_ops(&all, &read_units(&all)?, [&upserted, &deletes])?;
+            Ok(PairTable {
+                upserts: upserts.clone(),
+                upserted,
+                deletes,
+                all,
+            })
+        };
+        let table = read().map_err(|e| e.under_key(OF_CHANGES, "pairs", ""))?;
+        Ok(Some(Self::Table(Box::new(table))))
+    }
+}
+
+/// Returns the error of a table of pairs that the job cannot have under the key `list`.
+pub(crate) fn unknown_pairs(list: &str, problem: &str) -> DeltaError {
+    DeltaError::Unknown {
+        key: table_key(list, "pairs", ""),
+        problem: problem.to_owned(),
     }
 }
 
@@ -265,11 +382,14 @@ fn not_an_op(place: (std::path::PathBuf, schemas::RowPlace)) -> DeltaError {
 
 fn with_op(spec: &NodesSpec, op: Option<&str>) -> NodesSpec {
     let mut spec = spec.clone();
-    if let Some(op) = op {
-        let wanted = WhereValue::Text(op.to_owned());
-        spec.rows_where.insert(OP.to_owned(), wanted);
-    }
+    spec.rows_where.extend(of_op(op));
     spec
+}
+
+/// Returns which rows have an `op`.
+fn of_op(op: Option<&str>) -> BTreeMap<String, WhereValue> {
+    let wanted = op.map(|op| (OP.to_owned(), WhereValue::Text(op.to_owned())));
+    wanted.into_iter().collect()
 }
 
 impl<'a> NodeTable<'a> {
@@ -541,10 +661,7 @@ impl<'a> EdgeTable<'a> {
 
     /// Opens the table for the rows of one `op` or all.
     fn open(&self, mut spec: EdgesSpec, op: Option<&str>) -> Result<Arc<EdgesPlan>, DeltaError> {
-        if let Some(op) = op {
-            let wanted = WhereValue::Text(op.to_owned());
-            spec.rows_where.insert(OP.to_owned(), wanted);
-        }
+        spec.rows_where.extend(of_op(op));
         // The tables of nodes give the ends their types of ids.
         let types = self.graph.types.iter();
         let nodes = types.map(|of| (of.name.clone(), of.nodes.spec().clone()));
@@ -589,26 +706,34 @@ fn read_edges(table: &EdgeTable<'_>, sampling: Sampling) -> Result<EdgeChanges, 
     let upserted = table.whole(sampling, Some(OPS[0]))?;
     let deleted = table.open(table.ends_only(), Some(OPS[1]))?;
     let all = table.open(table.ends_only(), None)?;
-    let read = |of: &EdgesPlan| -> Result<Vec<EdgeRows>, DeltaError> {
-        let units = of.units().iter().map(|unit| Ok(of.read(unit)?));
-        units.collect()
-    };
-    let ends = || rayon::join(|| read(&deleted), || read(&all));
-    let (upserts, (deletes, every)) = rayon::join(|| read(&upserted), ends);
+    let ends = || rayon::join(|| read_units(&deleted), || read_units(&all));
+    let (upserts, (deletes, every)) = rayon::join(|| read_units(&upserted), ends);
     let (upserts, deletes) = (upserts?, deletes?);
-    let rows = |of: &[EdgeRows]| {
-        of.iter()
-            .flat_map(|rows| rows.rows.iter())
-            .collect::<Vec<_>>()
-    };
-    let every = rows(&every?);
-    if let Some(row) = without_op(every.into_iter(), [&rows(&upserts), &rows(&deletes)]) {
-        return Err(not_an_op(all.locate(row)));
-    }
+    check_ops(&all, &every?, [&upserts, &deletes])?;
     Ok(EdgeChanges {
         relation: table.relation,
         plan: all,
         upserts,
         deletes,
     })
+}
+
+fn read_units(plan: &EdgesPlan) -> Result<Vec<EdgeRows>, DeltaError> {
+    let units = plan.units().iter().map(|unit| Ok(plan.read(unit)?));
+    units.collect()
+}
+
+/// Checks that all rows of a table have an `op`: those of `known` have one.
+fn check_ops(
+    all: &EdgesPlan,
+    every: &[EdgeRows],
+    known: [&[EdgeRows]; 2],
+) -> Result<(), DeltaError> {
+    let rows =
+        |of: &[EdgeRows]| -> Vec<u64> { of.iter().flat_map(|rows| rows.rows.iter()).collect() };
+    let [upserts, deletes] = known.map(rows);
+    match without_op(rows(every).into_iter(), [&upserts, &deletes]) {
+        Some(row) => Err(not_an_op(all.locate(row))),
+        None => Ok(()),
+    }
 }

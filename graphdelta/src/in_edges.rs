@@ -165,16 +165,26 @@ impl<'a> Draws<'a> {
         })
     }
 
-    /// Returns the sources of all in-edges of a node in the parent, ascending; none if they were
-    /// edited since the store was built.
+    /// Returns the sources of all in-edges of a node in the parent's table, ascending; none if they
+    /// were edited since the store was built, or some are left out because they equal a pair.
     pub(crate) fn unedited(&self, dst: NodeIdx) -> Option<&'a [NodeIdx]> {
         let is_edited = self
             .numbers
             .parent()
             .edits
             .contains_key(&(self.relation, dst));
-        let stored = self.stored(dst).filter(|_| !is_edited);
-        stored.map(|all| all.src)
+        let stored = self.stored(dst).filter(|_| !is_edited)?;
+        let mut has_left_out = false;
+        let key = (self.relation, dst);
+        self.numbers
+            .visit_left_out(key, |_, _, _| has_left_out = true);
+        (!has_left_out).then_some(stored.src)
+    }
+
+    /// As [`Self::visit_all`], with the in-edges that are left out because they equal a pair.
+    pub(crate) fn visit_table(&self, dst: NodeIdx, mut visit: impl FnMut(NodeIdx, f32, &[f32])) {
+        self.visit_all(dst, &mut visit);
+        self.numbers.visit_left_out((self.relation, dst), visit);
     }
 
     /// Calls `visit` with source, weight and features of all in-edges of a node in the parent;
@@ -382,7 +392,7 @@ impl<'a> Draws<'a> {
 }
 
 /// Returns the positions of a source among ascending ones.
-fn places(all: &[NodeIdx], src: NodeIdx) -> Range<usize> {
+pub(crate) fn places(all: &[NodeIdx], src: NodeIdx) -> Range<usize> {
     let start = all.partition_point(|&node| node < src);
     let count = all[start..].iter().take_while(|&&node| node == src).count();
     start..start + count

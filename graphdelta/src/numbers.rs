@@ -1,5 +1,6 @@
 //! Numbers nodes and edges of changes: new nodes get numbers after those of the store.
 
+mod pairs;
 mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,9 @@ use crate::DeltaError;
 use crate::Overlay;
 use crate::changes::{Changes, EdgeChanges, NodeChanges};
 use crate::in_edges::has_bits;
+use pairs::OfPairs;
 
+pub(crate) use pairs::{PairEnds, PairRow, relation_of_pairs};
 pub(crate) use targets::TargetRow;
 
 /// The nodes of a store, and those that changes have added or removed since.
@@ -41,6 +44,8 @@ pub struct Numbers {
     removed: BTreeSet<NodeIdx>,
     /// By relation, the relation of its reverse edges.
     reverses: Vec<Option<usize>>,
+    /// Supervision pairs, where the task is one of links.
+    pairs: Option<OfPairs>,
 }
 
 #[derive(Clone, Debug)]
@@ -118,6 +123,7 @@ impl Numbers {
             by_id: BTreeMap::new(),
             removed: parent.removed.clone(),
             reverses: graph.relations.iter().map(reverse).collect(),
+            pairs: OfPairs::new(graph, &parent),
             parent: Arc::new(parent),
         };
         for (type_idx, id) in &Arc::clone(&numbers.parent).added {
@@ -143,7 +149,10 @@ impl Numbers {
             .added
             .iter()
             .map(|added| (added.type_idx, added.id.clone()));
+        let pairs = self.pairs.as_ref();
         Overlay {
+            pairs: pairs.map(|of| of.edits.clone()).unwrap_or_default(),
+            left_out: pairs.map(|of| of.left_out.clone()).unwrap_or_default(),
             added: added.collect(),
             removed: self.removed.clone(),
             inputs: self.inputs.clone(),
@@ -305,6 +314,7 @@ impl Numbers {
         for (table, of_table) in changes.edges.iter().enumerate() {
             self.apply_edges(table, of_table, (&nodes, &mut edges))?;
         }
+        self.apply_pairs(&changes, &nodes, &mut edges)?;
         Ok(Night {
             nodes: nodes.into_iter().collect(),
             edges,
@@ -581,8 +591,14 @@ impl Numbers {
 /// Says which of its tables prevents it.
 pub fn check_graph(graph: &GraphPlan) -> Result<(), DeltaError> {
     let drops = |of: &RelationPlan| of.edges.dangling() == Dangling::Drop;
+    let pairs = graph.pairs.as_ref();
     let problem = match () {
-        () if graph.pairs.is_some() => "the job has [input.pairs]",
+        () if pairs.is_some_and(|of| of.walks().is_some()) => {
+            "the pairs are those of walks (`input.pairs.walks`), which may take any edge"
+        }
+        () if pairs.is_some_and(|of| of.spec().time.is_some()) => {
+            "splits follow from the times of all pairs (`input.pairs.time`)"
+        }
         () if graph.in_graph.is_some() => "graphs are the targets",
         () if graph.relations.iter().any(drops) => {
             "with `dangling = \"drop\"`, a new node may have edges that were left out before"
@@ -599,6 +615,9 @@ fn check(store: &Store, graph: &GraphPlan) -> Result<(), DeltaError> {
     let problem = match () {
         () if meta.samples != 1 => "the store has several samples",
         () if !meta.redraw => "the store does not hold all in-edges",
+        () if graph.pairs.is_some() && !meta.keeps_left_out => {
+            "the store does not hold the edges that pairs leave out"
+        }
         () if !store.is_whole() => "the store does not hold the nodes of other processes",
         () => return Ok(()),
     };
@@ -657,9 +676,6 @@ impl Night {
 
     /// Returns the error of the row that removes a node.
     pub(crate) fn node_error(&self, type_idx: usize, row: u64, problem: String) -> DeltaError {
-        let mut tables = self.changes.nodes.iter();
-        let table = tables.find(|of| of.type_idx == type_idx);
-        let table = table.expect("a table removes the node");
-        row_error(table.plan.locate(row), problem)
+        self.changes.node_error(type_idx, row, problem)
     }
 }

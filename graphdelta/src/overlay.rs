@@ -15,12 +15,15 @@ use store::{Store, StoreCause, StoreError};
 
 use crate::DeltaError;
 use crate::in_edges::{Edits, KeptEdges};
-use crate::numbers::NewEdge;
+use crate::numbers::{NewEdge, PairEnds, PairRow};
 
 const META: &str = "overlay.json";
 
 /// File of labels and splits, which older overlays lack.
 const TARGETS: &str = "targets.arrow";
+
+/// Files of pairs and of the edges that they leave out, which overlays without pairs lack.
+const PAIRS: [&str; 2] = ["pairs.arrow", "left-out.arrow"];
 
 /// Rows of a record batch.
 const ROWS: usize = 1 << 13;
@@ -40,6 +43,10 @@ pub struct Overlay {
     pub(crate) edits: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
     /// First in-edges that differ from the store's, or whose number does.
     pub(crate) kept: BTreeMap<(usize, NodeIdx), Arc<KeptEdges>>,
+    /// Pairs that were added, replaced or removed, by src and dst.
+    pub(crate) pairs: BTreeMap<PairEnds, Option<PairRow>>,
+    /// Edges that are left out because they equal a pair, by relation and destination.
+    pub(crate) left_out: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
 }
 
 /// Description of the files, written last.
@@ -90,7 +97,7 @@ fn narrow(at: usize) -> u32 {
 }
 
 /// Names and record batches of the files.
-type Tables = [(&'static str, Vec<RecordBatch>); 6];
+type Tables = Vec<(&'static str, Vec<RecordBatch>)>;
 
 impl Overlay {
     /// Lists the removed nodes, ascending.
@@ -144,13 +151,10 @@ impl Overlay {
         let removed: Vec<NodeIdx> = self.removed.iter().copied().collect();
         let inputs: Vec<_> = self.inputs.iter().collect();
         let targets: Vec<_> = self.targets.iter().collect();
-        let edits = self.edits.iter().flat_map(|(&(relation, dst), edits)| {
-            let of_dst = edits.iter();
-            of_dst.map(move |(&src, edges)| (relation, dst, src, edges))
-        });
-        let edits: Vec<_> = edits.collect();
+        let (edits, left_out) = (listed(&self.edits), listed(&self.left_out));
+        let pairs: Vec<_> = self.pairs.iter().collect();
         let kept: Vec<_> = self.kept.iter().collect();
-        [
+        let mut tables = vec![
             ("added.arrow", in_batches(&added, added_batch)),
             (
                 "removed.arrow",
@@ -162,7 +166,12 @@ impl Overlay {
             (TARGETS, in_batches(&targets, targets_batch)),
             ("edits.arrow", in_batches(&edits, edits_batch)),
             ("kept.arrow", in_batches(&kept, kept_batch)),
-        ]
+        ];
+        if !pairs.is_empty() || !left_out.is_empty() {
+            tables.push((PAIRS[0], in_batches(&pairs, pairs_batch)));
+            tables.push((PAIRS[1], in_batches(&left_out, edits_batch)));
+        }
+        tables
     }
 
     /// Reads an overlay of a store.
@@ -180,20 +189,10 @@ impl Overlay {
         keep: &[usize],
         dir: &Path,
     ) -> Result<(Self, Vec<FileEntry>), DeltaError> {
-        let damaged = |what: String| damaged(dir, what);
         let meta = Meta::read(store, keep, dir)?;
         let mut overlay = Self::default();
         let types = &store.meta().graph.types;
-        let mut read =
-            |name: &str, take: &mut dyn FnMut(&mut Self, Columns<'_>, usize) -> Option<()>| {
-                for batch in map_batches(&dir.join(name))? {
-                    for row in 0..batch.num_rows() {
-                        let taken = take(&mut overlay, Columns(&batch), row);
-                        taken.ok_or_else(|| damaged("a column is missing".to_owned()))?;
-                    }
-                }
-                Ok::<_, StoreError>(())
-            };
+        let mut read = |name: &str, take: &mut TakeRow<'_>| overlay.read_rows(dir, name, take);
         read("added.arrow", &mut |all, columns, row| {
             let type_idx = columns.number("type", row)? as usize;
             let id_type = types.get(type_idx)?.id_type;
@@ -236,11 +235,47 @@ impl Overlay {
             all.kept.insert(key, Arc::new(kept));
             Some(())
         })?;
+        if meta.files.iter().any(|file| file.path == PAIRS[0]) {
+            overlay.read_pairs(dir)?;
+        }
         let mut files = meta.files;
         files.retain(|file| file.path != TARGETS);
         Ok((overlay, files))
     }
+
+    /// Reads the pairs, and the edges that they leave out.
+    fn read_pairs(&mut self, dir: &Path) -> Result<(), StoreError> {
+        self.read_rows(dir, PAIRS[0], &mut |all, columns, row| {
+            let (ends, pair) = columns.pair(row)?;
+            all.pairs.insert(ends, pair);
+            Some(())
+        })?;
+        self.read_rows(dir, PAIRS[1], &mut |all, columns, row| {
+            let (key, src, edges) = columns.edit(row)?;
+            Arc::make_mut(all.left_out.entry(key).or_default()).insert(src, edges);
+            Some(())
+        })
+    }
+
+    /// Calls `take` with each row of a file; it returns none if a column is missing.
+    fn read_rows(
+        &mut self,
+        dir: &Path,
+        name: &str,
+        take: &mut TakeRow<'_>,
+    ) -> Result<(), StoreError> {
+        for batch in map_batches(&dir.join(name))? {
+            for row in 0..batch.num_rows() {
+                let taken = take(self, Columns(&batch), row);
+                taken.ok_or_else(|| damaged(dir, "a column is missing".to_owned()))?;
+            }
+        }
+        Ok(())
+    }
 }
+
+/// Takes a row of a file of an overlay; none if a column is missing.
+type TakeRow<'a> = dyn FnMut(&mut Overlay, Columns<'_>, usize) -> Option<()> + 'a;
 
 impl Meta {
     /// Reads the description of an overlay of a store, and checks its files.
@@ -320,18 +355,48 @@ fn targets_batch(of: &[(&NodeIdx, &(Labels, Split))]) -> RecordBatch {
         Labels::Multi { values, .. } | Labels::Number(values) => values.clone(),
         Labels::None | Labels::Class(_) => Vec::new(),
     };
-    let splits = of.iter().map(|(_, target)| match target.1 {
-        Split::None => 0,
-        Split::Train => 1,
-        Split::Val => 2,
-        Split::Test => 3,
-    });
+    let splits = of.iter().map(|(_, target)| target.1 as u32);
     let targets = of.iter().map(|(_, target)| &target.0);
     arrow_file::batch(vec![
         ("node", numbers(of.iter().map(|(node, _)| node.raw()))),
         ("class", numbers(targets.clone().map(class))),
         ("value", Lists::of(targets.map(values)).column()),
         ("split", numbers(splits)),
+    ])
+}
+
+/// Returns relation, destination and source of edited edges, with the edges.
+fn listed(
+    edits: &BTreeMap<(usize, NodeIdx), Arc<Edits>>,
+) -> Vec<(usize, NodeIdx, NodeIdx, &Vec<NewEdge>)> {
+    let edits = edits.iter().flat_map(|(&(relation, dst), edits)| {
+        let of_dst = edits.iter();
+        of_dst.map(move |(&src, edges)| (relation, dst, src, edges))
+    });
+    edits.collect()
+}
+
+fn pairs_batch(of: &[(&PairEnds, &Option<PairRow>)]) -> RecordBatch {
+    let rows = of.iter().map(|(_, row)| row.as_ref());
+    // A removed pair is in no split.
+    let splits = rows
+        .clone()
+        .map(|row| row.map_or(Split::None, |row| row.split) as u32);
+    let floats = |value: fn(&PairRow) -> f32| -> ArrayRef {
+        let values = rows.clone().map(|row| row.map_or(0.0, value));
+        Arc::new(Float32Array::from_iter_values(values))
+    };
+    let negatives = rows.clone().map(|row| {
+        let nodes = row.map_or(&[][..], |row| &row.negatives);
+        nodes.iter().map(|node| node.raw())
+    });
+    arrow_file::batch(vec![
+        ("src", numbers(of.iter().map(|(ends, _)| ends.0.raw()))),
+        ("dst", numbers(of.iter().map(|(ends, _)| ends.1.raw()))),
+        ("split", numbers(splits)),
+        ("label", floats(|row| row.label)),
+        ("weight", floats(|row| row.weight)),
+        ("negatives", Lists::of(negatives).column()),
     ])
 }
 
@@ -430,6 +495,31 @@ impl<'a> Columns<'a> {
         Some(edges.collect())
     }
 
+    fn pair(&self, row: usize) -> Option<(PairEnds, Option<PairRow>)> {
+        let node = |name| Some(NodeIdx::from_raw(self.number(name, row)?));
+        let float = |name| {
+            let column = self.0.column_by_name(name)?;
+            Some(column.as_primitive_opt::<Float32Type>()?.value(row))
+        };
+        let pair = PairRow {
+            split: self.split(row)?,
+            label: float("label")?,
+            weight: float("weight")?,
+            negatives: NodeIdx::slice(self.list("negatives", row)?).to_vec(),
+        };
+        let is_there = pair.split != Split::None;
+        Some(((node("src")?, node("dst")?), is_there.then_some(pair)))
+    }
+
+    fn split(&self, row: usize) -> Option<Split> {
+        Some(match self.number("split", row)? {
+            1 => Split::Train,
+            2 => Split::Val,
+            3 => Split::Test,
+            _ => Split::None,
+        })
+    }
+
     fn edit(&self, row: usize) -> Option<((usize, NodeIdx), NodeIdx, Vec<NewEdge>)> {
         let src = NodeIdx::from_raw(self.number("src", row)?);
         Some((self.key(row)?, src, self.edges(row)?))
@@ -463,13 +553,7 @@ impl<'a> Columns<'a> {
             }
             Labels::Number(numbers) => numbers.extend_from_slice(values),
         }
-        let split = match self.number("split", row)? {
-            1 => Split::Train,
-            2 => Split::Val,
-            3 => Split::Test,
-            _ => Split::None,
-        };
-        Some((labels, split))
+        Some((labels, self.split(row)?))
     }
 
     fn features(&self, meta: FeatureMeta, row: usize) -> Option<Features> {

@@ -5,6 +5,7 @@ mod edges;
 mod known;
 mod shares;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,16 +13,16 @@ use cluster::Cluster;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use schemas::{
     ChangesSpec, ColumnMeta, EdgesPlan, Features, GraphPlan, Ids, LabelMeta, Labels, NodesPlan,
-    Split, Unit, table_key,
+    PairsPlan, Split, Unit, table_key,
 };
-
 use serde::{Deserialize, Serialize};
+use store::read_pairs;
 
 use crate::changes::{
-    Changes, EdgeTable, NodeChanges, NodeList, NodeTable, OfStore, columns_as_stored, first_gap,
-    relation_idx, type_idx,
+    Changes, EdgeTable, NodeChanges, NodeList, NodeTable, OfStore, PairChanges, columns_as_stored,
+    first_gap, relation_idx, type_idx, unknown_pairs,
 };
-use crate::numbers::{Numbers, TargetRow, row_error};
+use crate::numbers::{Numbers, TargetRow, relation_of_pairs, row_error};
 use crate::{DeltaError, is_own_part};
 
 use known::Known;
@@ -39,6 +40,8 @@ pub struct Snapshot {
     /// By type.
     nodes: Vec<OfType>,
     edges: Vec<OfTable>,
+    /// Supervision pairs, where the task is one of links.
+    pairs: Option<Box<PairsPlan>>,
 }
 
 /// The node table of a type.
@@ -136,9 +139,11 @@ impl Snapshot {
                 plan,
             })
         });
+        let edges = edges.collect::<Result<Vec<OfTable>, DeltaError>>()?;
         Ok(Self {
+            pairs: open_pairs((spec, base), graph, &edges)?,
             nodes,
-            edges: edges.collect::<Result<_, DeltaError>>()?,
+            edges,
         })
     }
 
@@ -150,7 +155,10 @@ impl Snapshot {
     pub fn fingerprints(&self) -> Result<serde_json::Value, DeltaError> {
         let nodes = self.nodes.iter().map(|of| of.plan.fingerprint());
         let edges = self.edges.iter().map(|of| of.plan.fingerprint());
-        let all: Vec<String> = nodes.chain(edges).collect::<Result<_, _>>()?;
+        // Pairs that are edges have no files of their own.
+        let pairs = self.pairs.iter();
+        let pairs = pairs.filter_map(|of| of.fingerprint().transpose());
+        let all: Vec<String> = nodes.chain(edges).chain(pairs).collect::<Result<_, _>>()?;
         Ok(serde_json::json!({ "snapshot": all }))
     }
 
@@ -186,11 +194,22 @@ impl Snapshot {
                 let changed = edges::changes(of_table.relation, &of_table.plan, &known);
                 changed.map_err(|e| e.under_key(OF_SNAPSHOT, "edges", &of_table.name))
             });
+            let pairs = self.pairs.as_ref().map(|plan| read_pairs(plan, &known));
+            let pairs = pairs.transpose().map_err(|e| self.named(e.into()))?;
             Ok(Changes {
                 nodes,
+                pairs: pairs.map(PairChanges::Whole),
                 edges: edges.collect::<Result<_, _>>()?,
             })
         })
+    }
+
+    /// Names the table of pairs in an error, if they have one.
+    fn named(&self, error: DeltaError) -> DeltaError {
+        match self.pairs.as_ref().is_some_and(|of| of.is_of_edges()) {
+            true => error,
+            false => error.under_key(OF_SNAPSHOT, "pairs", ""),
+        }
     }
 
     /// Marks the nodes that other processes have found in their units.
@@ -211,6 +230,43 @@ impl Snapshot {
         }
         Ok(())
     }
+}
+
+/// Opens the pairs of a snapshot: their own table, or that of the relation whose edges they are.
+fn open_pairs(
+    (spec, base): (&ChangesSpec, &Path),
+    graph: &GraphPlan,
+    edges: &[OfTable],
+) -> Result<Option<Box<PairsPlan>>, DeltaError> {
+    let own = (graph.pairs.as_ref(), &spec.pairs);
+    let relation = own.0.and_then(|pairs| relation_of_pairs(graph, pairs));
+    let (pairs, ends) = match (own, relation) {
+        ((None, None), _) => return Ok(None),
+        ((None, Some(_)), _) => {
+            return Err(unknown_pairs(OF_SNAPSHOT, "the job has no [input.pairs]"));
+        }
+        ((Some(_), Some(_)), Some(_)) => {
+            let problem = "the pairs are edges, and have no table of their own; leave it out";
+            return Err(unknown_pairs(OF_SNAPSHOT, problem));
+        }
+        ((Some(pairs), None), Some(relation)) => {
+            let mut tables = edges.iter();
+            let table = tables.find(|of| of.relation == relation);
+            let table = table.expect("a snapshot has all tables");
+            (pairs, table.plan.as_ref().clone())
+        }
+        ((Some(pairs), Some(path)), None) => {
+            let ends = pairs.ends_at(path, base, graph, BTreeMap::new());
+            let named = |e| DeltaError::from(e).under_key(OF_SNAPSHOT, "pairs", "");
+            (pairs, ends.map_err(named)?)
+        }
+        ((Some(_), None), None) => {
+            return Err(DeltaError::Missing {
+                key: table_key(OF_SNAPSHOT, "pairs", ""),
+            });
+        }
+    };
+    Ok(Some(Box::new(pairs.with_table(ends)?)))
 }
 
 impl OfType {

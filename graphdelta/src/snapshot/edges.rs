@@ -397,7 +397,7 @@ impl Table<'_> {
         (draws, changed): (&Draws<'_>, &mut Changed),
     ) {
         let (mut at, mut all_same) = (0, true);
-        draws.visit_all(dst, |src, weight, feature| {
+        draws.visit_table(dst, |src, weight, feature| {
             let is_next =
                 |of: &InEdge| of.src == src && self.has_values(of, units, (weight, feature));
             all_same = all_same && own.get(at).is_some_and(is_next);
@@ -408,7 +408,7 @@ impl Table<'_> {
         }
         let dim = self.plan.feature_dim().unwrap_or(0);
         let (mut old, mut features) = (Vec::with_capacity(at), Vec::new());
-        draws.visit_all(dst, |src, weight, feature| {
+        draws.visit_table(dst, |src, weight, feature| {
             old.push((src, old.len(), weight));
             features.extend_from_slice(feature);
         });

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cluster::Cluster;
 use hashbrown::HashTable;
 use schemas::{Ids, NodeIdx};
+use store::{End, FindNodes, MISSING};
 
 use super::shares::tell_all;
 use crate::DeltaError;
@@ -80,6 +81,15 @@ impl Stored {
                 table.find(ids.hash(at), is_same).copied()
             }
         }
+    }
+}
+
+impl FindNodes for Known<'_> {
+    fn look_up(&self, type_idx: usize, ids: &Ids, out: &mut End) {
+        let find = |at: usize| self.find_present(type_idx, ids, at).unwrap_or(MISSING);
+        out.numbers = (0..ids.len()).map(find).collect();
+        out.hashes.clear();
+        ids.hashes_into(&mut out.hashes);
     }
 }
 

@@ -42,9 +42,22 @@ pub(crate) struct Table {
 /// Width of sparse features.
 pub(crate) const SPARSE_WIDTH: usize = 8;
 
+/// Where supervision pairs come from; they lead from and to the types of the first table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PairsOf {
+    /// A table of their own, with a column of splits.
+    Table,
+    /// The edges of the first table, with a column of splits.
+    Edges,
+    /// The edges of the first table; a hash gives their splits.
+    Shares,
+}
+
 /// Types and tables; ids of odd types are strings.
 #[derive(Clone)]
 pub(crate) struct Shape {
+    /// Supervision pairs, and which of them carry no messages.
+    pub(crate) pairs: Option<(PairsOf, &'static str)>,
     /// Whether ids have gaps.
     pub(crate) gaps: bool,
     /// Whether features are sparse, [`SPARSE_WIDTH`] wide, in place of one number.
@@ -67,6 +80,8 @@ pub(crate) struct Snapshot {
     pub(crate) nodes: Vec<BTreeMap<i64, f32>>,
     /// By table.
     pub(crate) edges: Vec<Vec<Edge>>,
+    /// Splits of pairs with a table of their own.
+    pub(crate) pairs: BTreeMap<(i64, i64), &'static str>,
 }
 
 impl Shape {
@@ -79,6 +94,7 @@ impl Shape {
             reverse: None,
         };
         Self {
+            pairs: None,
             gaps: true,
             sparse: false,
             types: vec![""],
@@ -95,6 +111,7 @@ impl Shape {
             reverse,
         };
         Self {
+            pairs: None,
             gaps: true,
             sparse: false,
             types: vec!["a", "b"],
@@ -189,8 +206,13 @@ impl Shape {
             };
             (0..150).map(edge).collect()
         });
-        let edges = edges.collect();
-        Snapshot { nodes, edges }
+        let mut drawn = Snapshot {
+            edges: edges.collect(),
+            pairs: BTreeMap::new(),
+            nodes,
+        };
+        drawn.pairs = self.draw_pairs(&drawn, 40, draw).into_iter().collect();
+        drawn
     }
 
     /// Writes the tables of a snapshot and returns their plan.
@@ -215,7 +237,7 @@ impl Shape {
         for (of, edges) in self.tables.iter().zip(&snapshot.edges) {
             let weights = edges.iter().map(|edge| edge.weight);
             let file = format!("edges-{}.parquet", of.name);
-            let columns = vec![
+            let mut columns = vec![
                 ("src", self.ids(of.from, edges.iter().map(|edge| edge.src))),
                 ("dst", self.ids(of.to, edges.iter().map(|edge| edge.dst))),
                 (
@@ -223,6 +245,7 @@ impl Shape {
                     Arc::new(Float32Array::from_iter_values(weights)) as ArrayRef,
                 ),
             ];
+            columns.extend(self.split_column(of, edges));
             write(&dir.join(&file), columns);
             let mut table = json!({ "path": file, "src": "src", "dst": "dst", "weight": "weight" });
             table["undirected"] = of.undirected.into();
@@ -235,6 +258,7 @@ impl Shape {
             }
             input["edges"][of.name] = table;
         }
+        self.write_pairs(snapshot, dir, &mut input);
         let input: InputSpec = serde_json::from_value(input).unwrap();
         input.into_plan(dir).unwrap()
     }
@@ -257,6 +281,7 @@ impl Shape {
                 .iter()
                 .map(|of| path("edges", of.name))
                 .collect(),
+            pairs: matches!(self.pairs, Some((PairsOf::Table, _))).then(|| path("pairs", "").1),
         }
     }
 }

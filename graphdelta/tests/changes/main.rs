@@ -4,6 +4,7 @@
 
 mod case;
 mod night;
+mod pairs;
 mod reached;
 mod refused;
 mod twin;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float32Array, StringArray};
 use schemas::{ChangesSpec, TablePath};
 
-use crate::case::{Draw, Edge, Shape, Snapshot, write};
+use crate::case::{Draw, Edge, PairsOf, Shape, Snapshot, write};
 
 /// Changes of one night; `None` deletes.
 #[derive(Clone, Default)]
@@ -16,7 +16,12 @@ pub(crate) struct NightTables {
     pub(crate) nodes: Vec<Vec<(i64, Option<f32>)>>,
     /// By table: ends and weight.
     pub(crate) edges: Vec<Vec<(i64, i64, Option<f32>)>>,
+    /// Splits of pairs with a table of their own.
+    pub(crate) pairs: PairRows,
 }
+
+/// Splits of pairs by their ends.
+type PairRows = BTreeMap<(i64, i64), Option<&'static str>>;
 
 /// Changes of nodes by id, and weights of the new edges by ends.
 type NodeRows = BTreeMap<i64, Option<f32>>;
@@ -83,9 +88,9 @@ impl NightTables {
                 edges[at].insert(key(of.undirected, old.src, old.dst), Vec::new());
             }
         }
-        if draw.below(2) == 0 {
-            remove_node(shape, now, draw, (&mut nodes, &mut edges));
-        }
+        let removed =
+            (draw.below(2) == 0).then(|| remove_node(shape, now, draw, (&mut nodes, &mut edges)));
+        let pairs = draw_pairs(shape, now, draw, removed);
         let edges = edges.into_iter().map(|of| {
             let rows = of
                 .into_iter()
@@ -102,6 +107,7 @@ impl NightTables {
         Self {
             nodes: nodes.collect(),
             edges: edges.collect(),
+            pairs,
         }
     }
 
@@ -129,6 +135,12 @@ impl NightTables {
             });
             snapshot.edges[at].extend(new);
         }
+        for (&ends, &split) in &self.pairs {
+            match split {
+                Some(split) => snapshot.pairs.insert(ends, split),
+                None => snapshot.pairs.remove(&ends),
+            };
+        }
     }
 
     /// Writes the tables.
@@ -151,27 +163,71 @@ impl NightTables {
             let of = &shape.tables[at];
             let ops = rows.iter().map(|row| op(row.2.is_some()));
             let weights = rows.iter().map(|row| row.2).collect::<Float32Array>();
-            let columns = vec![
+            let mut columns = vec![
                 ("src", shape.ids(of.from, rows.iter().map(|row| row.0))),
                 ("dst", shape.ids(of.to, rows.iter().map(|row| row.1))),
                 ("weight", Arc::new(weights) as ArrayRef),
                 ("op", Arc::new(StringArray::from_iter_values(ops))),
             ];
+            let edges = rows.iter().map(|&(src, dst, weight)| Edge {
+                src,
+                dst,
+                weight: weight.unwrap_or_default(),
+            });
+            columns.extend(shape.split_column(of, &edges.collect::<Vec<_>>()));
             let file = format!("edges-{at}.parquet");
             write(&dir.join(&file), columns);
             spec.edges.insert(of.name.to_owned(), path(&file));
+        }
+        if matches!(shape.pairs, Some((PairsOf::Table, _))) {
+            let ops = self.pairs.values().map(|split| op(split.is_some()));
+            let rows = self.pairs.iter();
+            let rows = rows.map(|(&ends, split)| (ends, split.unwrap_or("none")));
+            let mut columns = shape.pair_columns(rows);
+            columns.push(("op", Arc::new(StringArray::from_iter_values(ops))));
+            write(&dir.join("pairs.parquet"), columns);
+            spec.pairs = Some(path("pairs.parquet"));
         }
         spec
     }
 }
 
-/// Removes a node and all its edges.
+/// Draws pairs that are added, replaced and removed; those of a removed node, its type and id, are
+/// removed.
+fn draw_pairs(
+    shape: &Shape,
+    now: &Snapshot,
+    draw: &mut Draw,
+    removed: Option<(usize, i64)>,
+) -> PairRows {
+    let new = shape.draw_pairs(now, 6, draw).into_iter();
+    let mut pairs: PairRows = new.map(|(ends, split)| (ends, Some(split))).collect();
+    // A pair that is in no split is none.
+    let known = now.pairs.iter().filter(|(_, split)| **split != "none");
+    let known: Vec<(i64, i64)> = known.map(|(&ends, _)| ends).collect();
+    for _ in 0..if known.is_empty() { 0 } else { draw.below(6) } {
+        pairs.insert(draw.of(&known), None);
+    }
+    let Some((type_idx, id)) = removed else {
+        return pairs;
+    };
+    let table = &shape.tables[0];
+    let names = |&(src, dst): &(i64, i64)| {
+        (table.from == type_idx && src == id) || (table.to == type_idx && dst == id)
+    };
+    pairs.retain(|ends, _| !names(ends));
+    let gone = known.into_iter().filter(|ends| names(ends));
+    pairs.extend(gone.map(|ends| (ends, None)));
+    pairs
+}
+
+/// Removes a node and all its edges; returns its type and id.
 fn remove_node(
     shape: &Shape,
     now: &Snapshot,
     draw: &mut Draw,
     (nodes, edges): (&mut [NodeRows], &mut [EdgeRows]),
-) {
+) -> (usize, i64) {
     let type_idx = draw.below(now.nodes.len());
     let ids: Vec<i64> = now.nodes[type_idx].keys().copied().collect();
     let id = draw.of(&ids);
@@ -187,4 +243,5 @@ fn remove_node(
             }
         }
     }
+    (type_idx, id)
 }

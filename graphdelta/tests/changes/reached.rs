@@ -11,7 +11,7 @@ use graphdelta::{
 use schemas::{ChangesSpec, GraphPlan, NodeIdx, Sampling, error_chain};
 use store::Store;
 
-use crate::case::{Draw, Shape, Snapshot, build};
+use crate::case::{Draw, PairsOf, Shape, Snapshot, build};
 use crate::night::NightTables;
 use crate::twin::{self, Lists, Node};
 
@@ -209,7 +209,7 @@ fn check(shape: &Shape, seed: u64) {
     let version = |nights: Vec<ChangesSpec>, after: Snapshot, whole: ChangesSpec| Version {
         nights,
         whole,
-        lists: twin::lists(shape, &after, settings),
+        lists: twin::lists(shape, &shape.messages(&after, &case.graph), settings),
         after,
     };
     let mut versions = vec![version(Vec::new(), base, ChangesSpec::default())];
@@ -277,6 +277,20 @@ fn changes_of_untyped_graphs_reach_what_a_bitmap_walk_reaches() {
 #[test]
 fn changes_of_typed_graphs_reach_what_a_bitmap_walk_reaches() {
     (100..118).for_each(|seed| check(&Shape::typed(), seed));
+}
+
+#[test]
+fn changes_of_pairs_move_edges_between_those_that_carry_messages_and_others() {
+    let mut seed = 200;
+    for of in [PairsOf::Table, PairsOf::Edges, PairsOf::Shares] {
+        for exclude in ["all", "batch", "none"] {
+            for shape in [Shape::untyped(false), Shape::untyped(true), Shape::typed()] {
+                let pairs = Some((of, exclude));
+                check(&Shape { pairs, ..shape }, seed);
+                seed += 1;
+            }
+        }
+    }
 }
 
 #[test]

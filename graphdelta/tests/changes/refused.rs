@@ -1,5 +1,6 @@
 //! Changes that cannot be applied are errors that name the row.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,13 +10,24 @@ use graphdelta::{
 };
 use schemas::{ChangesSpec, ErrorKind, Sampling, TablePath, error_chain};
 
-use crate::case::{Edge, Shape, Snapshot, build, write};
+use crate::case::{Edge, PairsOf, Shape, Snapshot, build, write};
 
 type Nodes<'a> = &'a [(i64, f32, &'a str)];
 type Edges<'a> = &'a [(i64, i64, &'a str)];
+/// Ends, split and operation of pairs.
+type Pairs<'a> = &'a [(i64, i64, &'static str, &'a str)];
 
 fn apply(dir: &Path, nodes: Nodes<'_>, edges: Edges<'_>) -> Result<(), DeltaError> {
-    let shape = Shape::untyped(false);
+    apply_to(dir, &Shape::untyped(false), (nodes, edges, &[]))
+}
+
+/// Applies changes to a graph of the nodes 0 to 5. If pairs have a table of their own, these are
+/// (0, 1) to train on and (1, 2) to validate; (2, 4) is in no split.
+fn apply_to(
+    dir: &Path,
+    shape: &Shape,
+    (nodes, edges, pairs): (Nodes<'_>, Edges<'_>, Pairs<'_>),
+) -> Result<(), DeltaError> {
     let edge = |src, dst| Edge {
         src,
         dst,
@@ -24,6 +36,7 @@ fn apply(dir: &Path, nodes: Nodes<'_>, edges: Edges<'_>) -> Result<(), DeltaErro
     let before = Snapshot {
         nodes: vec![(0..6).map(|id| (id, id as f32)).collect()],
         edges: vec![vec![edge(0, 1), edge(0, 1), edge(1, 2), edge(3, 3)]],
+        pairs: [((0, 1), "train"), ((1, 2), "val"), ((2, 4), "none")].into(),
     };
     let graph = shape.write(&before, dir);
     let ops = |ops: Vec<&str>| Arc::new(StringArray::from(ops)) as ArrayRef;
@@ -45,9 +58,14 @@ fn apply(dir: &Path, nodes: Nodes<'_>, edges: Edges<'_>) -> Result<(), DeltaErro
         ("op", ops(edges.iter().map(|row| row.2).collect())),
     ];
     write(&dir.join("e.parquet"), edge_columns);
+    let rows = pairs.iter().map(|row| ((row.0, row.1), row.2));
+    let mut pair_columns = shape.pair_columns(rows);
+    pair_columns.push(("op", ops(pairs.iter().map(|row| row.3).collect())));
+    write(&dir.join("p.parquet"), pair_columns);
     let spec = ChangesSpec {
         nodes: [(String::new(), TablePath::from("n.parquet"))].into(),
         edges: [(String::new(), TablePath::from("e.parquet"))].into(),
+        pairs: (!pairs.is_empty()).then(|| TablePath::from("p.parquet")),
     };
     let keep = vec![2];
     let store = build(&graph, &dir.join("store"), (Sampling::Uniform, &keep), 2);
@@ -141,6 +159,92 @@ fn removed_nodes_must_have_no_edges() {
 }
 
 #[test]
+fn changes_of_pairs_that_do_not_fit_are_refused() {
+    let refused = |tables: (Nodes<'_>, Edges<'_>, Pairs<'_>), expected: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let shape = Shape {
+            pairs: Some((PairsOf::Table, "all")),
+            ..Shape::untyped(false)
+        };
+        let error = apply_to(dir.path(), &shape, tables).unwrap_err();
+        let shown = error_chain(&error).replace(&format!("{}/", dir.path().display()), "");
+        assert_eq!(shown, expected);
+    };
+    for (src, dst) in [(4, 5), (1, 0), (2, 4)] {
+        let expected = format!("row 1 of p.parquet: there is no pair of {src} and {dst} to delete");
+        let pairs = [(3, 4, "train", "upsert"), (src, dst, "train", "delete")];
+        refused((&[], &[], &pairs), &expected);
+    }
+    refused(
+        (&[], &[], &[(0, 9, "train", "delete")]),
+        "row 0 of p.parquet: column `dst`: no node has the id 9",
+    );
+    refused(
+        (&[], &[], &[(0, 9, "train", "upsert")]),
+        "column `dst` of p.parquet, row 0: is 9, which is no node's id",
+    );
+    refused(
+        (&[], &[], &[(3, 3, "train", "upsert")]),
+        "column `dst` of p.parquet, row 0: is 3, which is the pair's src as well; a pair has two nodes",
+    );
+    let twice = [(1, 2, "val", "delete"), (1, 2, "none", "delete")];
+    refused(
+        (&[], &[], &twice),
+        "row 1 of p.parquet: the pair is deleted twice",
+    );
+    for split in ["test", "none"] {
+        refused(
+            (&[], &[], &[(1, 2, split, "upsert"), (1, 2, "", "delete")]),
+            "row 0 of p.parquet: the pair is upserted and deleted in one table",
+        );
+    }
+    refused(
+        (&[], &[], &[(1, 2, "val", "update")]),
+        "row 0 of p.parquet: column `op` is neither `upsert` nor `delete`",
+    );
+    refused(
+        (&[], &[], &[(0, 1, "test", "upsert")]),
+        "`input.pairs.split`: puts no pair in split `train`: the column names it nowhere",
+    );
+    refused(
+        (&[(2, 0.0, "delete")], &[(1, 2, "delete")], &[]),
+        "row 0 of n.parquet: node 2 is deleted, but the pair of 1 and 2 has it; delete its pairs in \
+         the same night",
+    );
+    // Without its pair, the edge carries messages.
+    refused(
+        (&[(2, 0.0, "delete")], &[], &[(1, 2, "", "delete")]),
+        "row 0 of n.parquet: node 2 is deleted, but 1 edges lead to it and 0 from it; delete them in \
+         the same night",
+    );
+    refused(
+        (&[], &[(2, 1, "delete")], &[]),
+        "row 0 of e.parquet: no edge leads from 2 to 1 to delete",
+    );
+}
+
+#[test]
+fn tables_of_pairs_that_a_job_does_not_have_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |shape: Shape, expected: &str| {
+        let tables: (Nodes<'_>, Edges<'_>, Pairs<'_>) = (&[], &[], &[(0, 1, "val", "upsert")]);
+        let error = apply_to(dir.path(), &shape, tables).unwrap_err();
+        assert_eq!(error_chain(&error), expected);
+    };
+    refused(
+        Shape::untyped(false),
+        "`input.changes.pairs`: the job has no [input.pairs]",
+    );
+    refused(
+        Shape {
+            pairs: Some((PairsOf::Edges, "all")),
+            ..Shape::untyped(false)
+        },
+        "`input.changes.pairs`: the pairs are edges: their changes are those of `input.changes.edges`",
+    );
+}
+
+#[test]
 fn other_operations_and_columns_are_refused() {
     refused(
         &[(1, 0.0, "upsert"), (2, 0.0, "update")],
@@ -162,6 +266,7 @@ fn tables_with_other_columns_are_refused() {
     let snapshot = Snapshot {
         nodes: vec![[(0, 1.0)].into()],
         edges: vec![Vec::new()],
+        pairs: BTreeMap::new(),
     };
     let graph = shape.write(&snapshot, dir.path());
     let text = |values: &[&str]| Arc::new(StringArray::from(values.to_vec())) as ArrayRef;

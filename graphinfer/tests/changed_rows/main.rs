@@ -6,6 +6,9 @@
 mod case;
 #[path = "../../../graphdelta/tests/changes/night.rs"]
 mod night;
+#[expect(dead_code, reason = "the tests of the walk use more")]
+#[path = "../../../graphdelta/tests/changes/pairs.rs"]
+mod pairs;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -180,6 +183,7 @@ impl Case {
             return NightTables {
                 nodes,
                 edges: vec![Vec::new(); shape.tables.len()],
+                ..NightTables::default()
             };
         }
         if self.hub == Hub::Crossing {
@@ -195,7 +199,11 @@ impl Case {
             nodes[shape.tables[0].from].push((node, is_added.then_some(1.0)));
             let mut edges = vec![Vec::new(); shape.tables.len()];
             edges[0].push((node, hub, is_added.then_some(0.5)));
-            return NightTables { nodes, edges };
+            return NightTables {
+                nodes,
+                edges,
+                ..NightTables::default()
+            };
         }
         let mut tables = NightTables::draw(shape, now, draw);
         if self.hub == Hub::Changing && version % 2 == 1 {

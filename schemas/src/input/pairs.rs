@@ -1,7 +1,8 @@
 //! The supervision pairs of links: a table of their own, or the rows of an edge table.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use arrow::array::{Array, AsArray};
 use arrow::compute::cast;
@@ -11,9 +12,13 @@ use super::decode::{self, Lists, Width, column};
 use super::label::to_i64;
 use super::split::{append_splits, plan_split};
 use super::table::ReadBatch;
-use super::{EdgeRows, EdgesPlan, GraphPlan, Place, RelationPlan, Table, Unit, keep};
+use super::{
+    EdgeRows, EdgesPlan, GraphPlan, OpenFiles, Place, RelationPlan, Table, TableName, Unit, keep,
+};
 use crate::columns::{PairsMeta, Split, SplitMeta};
-use crate::config::{EdgesSpec, Exclude, FromEdges, PairsSpec, SplitShares, WalksSpec};
+use crate::config::{
+    EdgesSpec, Exclude, FromEdges, PairsSpec, SplitShares, TablePath, WalksSpec, WhereValue,
+};
 use crate::dataset::SplitCounts;
 use crate::error::{Result, RowPlace, SchemaError};
 use crate::ids::{IdType, Ids, hash_int};
@@ -120,6 +125,52 @@ impl PairsPlan {
                 negative_type,
             }),
             _ => Err(found),
+        }
+    }
+
+    /// Opens a table with the ends of pairs, in place of their own table, for the rows with the values
+    /// of `rows_where`.
+    ///
+    /// # Errors
+    ///
+    /// If a file or a column of the ends is missing, or has ids of another type.
+    pub fn ends_at(
+        &self,
+        path: &TablePath,
+        base: &Path,
+        graph: &GraphPlan,
+        rows_where: BTreeMap<String, WhereValue>,
+    ) -> Result<EdgesPlan> {
+        let spec = EdgesSpec {
+            path: path.clone(),
+            rows_where,
+            ..self.ends.spec().clone()
+        };
+        let first = |mut errors: Vec<SchemaError>| errors.swap_remove(0);
+        let ends = spec.plan_as(TableName::pairs(), base, &mut OpenFiles::default());
+        let [from, to] = [self.from, self.to].map(|of| &*graph.types[of].nodes);
+        let mut ends = ends.map_err(first)?.with_ends(from, to).map_err(first)?;
+        let text = ends.text_columns();
+        Table::read_as_text(&mut [(ends.table_mut(), text)]);
+        Ok(ends)
+    }
+
+    /// Returns the plan of the pairs of another table, whose ends are `ends`.
+    ///
+    /// # Errors
+    ///
+    /// If a column is missing or has another type.
+    pub fn with_table(&self, ends: EdgesPlan) -> Result<Self> {
+        let mut found = Vec::new();
+        let split = keep(plan_splits(&self.spec, ends.table()), &mut found);
+        check_columns(&self.spec, ends.table(), self.negative_type, &mut found);
+        match split {
+            Some(split) if found.is_empty() => Ok(Self {
+                ends,
+                split,
+                ..self.clone()
+            }),
+            _ => Err(found.swap_remove(0)),
         }
     }
 

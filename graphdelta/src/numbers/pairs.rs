@@ -1,0 +1,611 @@
+//! The supervision pairs of a version: which pairs there are, and which edges carry no messages.
+//!
+//! An edge that equals a pair is left out of the in-edges of its destination. So a change of an edge
+//! is one of the edges that carry messages or of those that are left out, and a change of a pair
+//! moves edges between both.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use hashbrown::HashTable;
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use rayon::slice::ParallelSliceMut;
+use schemas::{
+    EdgeRows, GraphPlan, Ids, LocalIdx, NodeIdx, PairsPlan, Split, SplitCounts, hash_int,
+};
+use serde::{Deserialize, Serialize};
+use store::{
+    End, FindNodes, InEdges, MISSING, Pair, Pairs, Partition, Store, StoreError, read_pairs,
+};
+
+use super::{EdgeChange, EdgeKey, NewEdge, NodeChange, Numbers, row_error};
+use crate::changes::{Changes, PairChanges, PairTable};
+use crate::in_edges::{Edits, places};
+use crate::{DeltaError, Overlay};
+
+/// Src and dst of a pair.
+pub(crate) type PairEnds = (NodeIdx, NodeIdx);
+
+/// The pairs that a night adds or replaces, and those that it removes.
+type ChangedPairs = BTreeMap<PairEnds, Option<PairRow>>;
+
+/// What a version knows of a pair besides its ends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PairRow {
+    pub(crate) split: Split,
+    /// 1 for a link, 0 for none; 1 where pairs have no labels.
+    pub(crate) label: f32,
+    /// 1 where pairs have no weights.
+    pub(crate) weight: f32,
+    /// Hard negatives.
+    pub(crate) negatives: Vec<NodeIdx>,
+}
+
+/// The pairs after some changes, and the edges that are left out because they equal one.
+#[derive(Clone, Debug)]
+pub(super) struct OfPairs {
+    plan: Arc<PairsPlan>,
+    /// The relation whose edges are the pairs; none if these have a table of their own.
+    from_edges: Option<usize>,
+    /// Places of the store's pairs; made when they are first needed.
+    stored: OnceLock<Arc<StoredPairs>>,
+    /// Pairs that were added, replaced or removed since the store was built.
+    pub(super) edits: ChangedPairs,
+    /// Edges that are left out, by relation and destination, where they differ from the store's.
+    pub(super) left_out: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
+    /// Edges that carry messages, after earlier nights of the version.
+    messages: BTreeMap<EdgeKey, Vec<NewEdge>>,
+}
+
+/// Finds the pairs of a store by their ends.
+#[derive(Debug)]
+struct StoredPairs {
+    /// The ends, the worker, and the position among the pairs of the worker.
+    places: HashTable<(PairEnds, u32, u32)>,
+}
+
+/// What the changes of a night make of the edges of the relations of pairs.
+#[derive(Default)]
+struct MovedEdges {
+    /// Changes of edges that carry messages.
+    messages: BTreeMap<EdgeKey, EdgeChange>,
+    /// The edges of some keys that are left out after the night.
+    left_out: Vec<(EdgeKey, Vec<NewEdge>)>,
+}
+
+fn hash_of((src, dst): PairEnds) -> u64 {
+    hash_int(u64::from(src.raw()) << 32 | u64::from(dst.raw()))
+}
+
+impl StoredPairs {
+    fn of(store: &Store) -> Self {
+        let narrow =
+            |at: usize| u32::try_from(at).expect("workers and their pairs are fewer than 2^32");
+        let count = all_stored(store).map(|(_, pairs)| pairs.len()).sum();
+        let mut places = HashTable::with_capacity(count);
+        for (worker, pairs) in all_stored(store) {
+            for (at, ends) in ends_of(pairs).enumerate() {
+                let place = (ends, narrow(worker), narrow(at));
+                places.insert_unique(hash_of(ends), place, |of| hash_of(of.0));
+            }
+        }
+        Self { places }
+    }
+
+    /// Returns worker and position of a pair.
+    fn find(&self, ends: PairEnds) -> Option<(usize, usize)> {
+        let found = self.places.find(hash_of(ends), |of| of.0 == ends);
+        found.map(|&(_, worker, at)| (worker as usize, at as usize))
+    }
+}
+
+/// Returns the pairs of each worker.
+fn all_stored(store: &Store) -> impl Iterator<Item = (usize, &Pairs)> {
+    let workers = 0..store.placement().workers();
+    workers.filter_map(|worker| Some((worker, store.partition(worker).pairs()?)))
+}
+
+fn ends_of(pairs: &Pairs) -> impl Iterator<Item = PairEnds> {
+    pairs.src.iter().copied().zip(pairs.dst.iter().copied())
+}
+
+impl PairRow {
+    /// Returns a pair of the store.
+    fn stored(pairs: &Pairs, at: usize) -> Self {
+        let value = |of: &Option<Vec<f32>>| of.as_ref().map_or(1.0, |of| of[at]);
+        Self {
+            split: pairs.split[at],
+            label: value(&pairs.label),
+            weight: value(&pairs.weight),
+            negatives: pairs.negatives(at).to_vec(),
+        }
+    }
+
+    fn of(pair: &Pair) -> (PairEnds, Option<Self>) {
+        let row = Self {
+            split: pair.split,
+            label: pair.label,
+            weight: pair.weight,
+            negatives: pair.negatives.to_vec(),
+        };
+        ((pair.src, pair.dst), Some(row))
+    }
+}
+
+/// Returns the relation whose edges are the pairs of a graph; none if these have a table of their
+/// own.
+pub(crate) fn relation_of_pairs(graph: &GraphPlan, plan: &PairsPlan) -> Option<usize> {
+    let mut relations = plan.relations().iter().copied();
+    let own = relations.find(|&at| !graph.relations[at].reversed);
+    own.filter(|_| plan.is_of_edges())
+}
+
+impl OfPairs {
+    /// Returns the pairs of a version; none if the graph has no pairs.
+    pub(super) fn new(graph: &GraphPlan, parent: &Overlay) -> Option<Self> {
+        let plan = graph.pairs.as_ref()?;
+        Some(Self {
+            from_edges: relation_of_pairs(graph, plan),
+            plan: Arc::clone(plan),
+            stored: OnceLock::new(),
+            edits: parent.pairs.clone(),
+            left_out: parent.left_out.clone(),
+            messages: BTreeMap::new(),
+        })
+    }
+
+    fn find(&self, store: &Store, ends: PairEnds) -> Option<(usize, usize)> {
+        let stored = self.stored.get_or_init(|| Arc::new(StoredPairs::of(store)));
+        stored.find(ends)
+    }
+
+    /// Returns the split of a pair; none if there is no such pair.
+    fn split(&self, store: &Store, ends: PairEnds) -> Option<Split> {
+        if let Some(edited) = self.edits.get(&ends) {
+            return edited.as_ref().map(|row| row.split);
+        }
+        let (worker, at) = self.find(store, ends)?;
+        Some(store.partition(worker).pairs()?.split[at])
+    }
+
+    /// Tells whether the edges between two nodes carry no messages.
+    fn leaves(&self, store: &Store, (a, b): PairEnds) -> bool {
+        let splits = [(a, b), (b, a)].map(|ends| self.split(store, ends));
+        let mut splits = splits.into_iter().flatten();
+        splits.any(|split| self.plan.leaves(split))
+    }
+
+    /// Replaces a pair, or removes it.
+    fn set(&mut self, store: &Store, ends: PairEnds, row: Option<PairRow>) {
+        if row.is_some() || self.find(store, ends).is_some() {
+            self.edits.insert(ends, row);
+        } else {
+            self.edits.remove(&ends);
+        }
+    }
+
+    /// Calls `visit` with all pairs.
+    fn visit(&self, store: &Store, mut visit: impl FnMut(PairEnds, &PairRow)) {
+        for (_, pairs) in all_stored(store) {
+            for (at, ends) in ends_of(pairs).enumerate() {
+                if !self.edits.contains_key(&ends) {
+                    visit(ends, &PairRow::stored(pairs, at));
+                }
+            }
+        }
+        for (&ends, row) in &self.edits {
+            if let Some(row) = row {
+                visit(ends, row);
+            }
+        }
+    }
+
+    /// Checks that splits have pairs, as a full run does.
+    fn check_splits(&self, store: &Store) -> Result<(), DeltaError> {
+        let (mut counts, mut has_weight) = (SplitCounts::default(), false);
+        self.visit(store, |_, row| {
+            counts.add(row.split);
+            has_weight |= row.split == Split::Train && row.weight > 0.0;
+        });
+        self.plan.check_counts(&counts)?;
+        match has_weight {
+            true => Ok(()),
+            false => Err(self.plan.no_weight().into()),
+        }
+    }
+}
+
+impl FindNodes for Numbers {
+    fn look_up(&self, type_idx: usize, ids: &Ids, out: &mut End) {
+        let found = (0..ids.len()).into_par_iter();
+        let found = found.map(|at| self.find_living(type_idx, ids, at).unwrap_or(MISSING));
+        out.numbers = found.collect();
+        out.hashes.clear();
+        ids.hashes_into(&mut out.hashes);
+    }
+}
+
+impl Numbers {
+    /// Returns the pairs after the changes, in the order of those of a full run; none if the graph has
+    /// none.
+    pub(crate) fn all_pairs(&self) -> Option<Pairs> {
+        let of_pairs = self.pairs.as_ref()?;
+        let mut all = Vec::new();
+        of_pairs.visit(&self.store, |(src, dst), row| {
+            all.push(Pair {
+                hash: of_pairs.plan.hash(self.hash(src), self.hash(dst)),
+                src,
+                dst,
+                row: 0,
+                split: row.split,
+                time: 0,
+                label: row.label,
+                weight: row.weight,
+                negatives: row.negatives.clone().into(),
+            });
+        });
+        all.par_sort_unstable_by_key(|of| {
+            (of.split, of.hash, self.order(of.src), self.order(of.dst))
+        });
+        Some(Pairs::of(&of_pairs.plan, &all))
+    }
+
+    fn of_pairs(&self) -> &OfPairs {
+        let pairs = self.pairs.as_ref();
+        pairs.expect("it is called for graphs with pairs alone")
+    }
+
+    fn pair_split(&self, ends: PairEnds) -> Option<Split> {
+        self.of_pairs().split(&self.store, ends)
+    }
+
+    /// Returns the edges of a key that are left out, in their order.
+    fn left_out_edges(&self, key: EdgeKey) -> Vec<NewEdge> {
+        let (relation, dst, src) = key;
+        let of_dst = self.of_pairs().left_out.get(&(relation, dst));
+        match of_dst.and_then(|edits| edits.get(&src)) {
+            Some(edges) => edges.clone(),
+            None => self.stored_edges(key, |of, local| of.left_out(relation, local)),
+        }
+    }
+
+    /// Returns the edges of a key that carry messages, in their order.
+    fn message_edges(&self, key: EdgeKey) -> Vec<NewEdge> {
+        let (relation, dst, src) = key;
+        let earlier = self.of_pairs().messages.get(&key);
+        let parent = self.parent.edits.get(&(relation, dst));
+        match earlier.or_else(|| parent?.get(&src)) {
+            Some(edges) => edges.clone(),
+            None => self.stored_edges(key, |of, local| Some(of.unranked(relation, local))),
+        }
+    }
+
+    /// Returns the edges of a key among some in-edges of its destination in the store.
+    fn stored_edges<'a>(
+        &'a self,
+        (_, dst, src): EdgeKey,
+        list: impl Fn(&'a Partition, LocalIdx) -> Option<InEdges<'a>>,
+    ) -> Vec<NewEdge> {
+        if !self.is_stored(dst) {
+            return Vec::new();
+        }
+        let (owner, local) = self.placement().owner_and_local(dst);
+        let Some(all) = list(self.store.partition(owner), local) else {
+            return Vec::new();
+        };
+        let dim = all.feature.map_or(0, |of| of.len() / all.src.len().max(1));
+        let feature = all.feature.unwrap_or_default();
+        let edge = |at: usize| NewEdge {
+            weight: all.weight.map_or(1.0, |of| of[at]),
+            feature: feature[at * dim..(at + 1) * dim].to_vec(),
+        };
+        places(all.src, src).map(edge).collect()
+    }
+
+    /// Applies the changes of pairs of a night. Changes of edges that are left out are taken from
+    /// `edges`, and those of edges that pairs leave out or no longer do are added to them.
+    ///
+    /// # Errors
+    ///
+    /// If a change names a pair or a node that is not there, two changes name one pair, a split has
+    /// no pair, or a removed node has pairs.
+    pub(super) fn apply_pairs(
+        &mut self,
+        changes: &Changes,
+        nodes: &BTreeMap<NodeIdx, NodeChange>,
+        edges: &mut BTreeMap<EdgeKey, EdgeChange>,
+    ) -> Result<(), DeltaError> {
+        if self.pairs.is_none() {
+            return Ok(());
+        }
+        let changed = self.changed_pairs(changes, (nodes, edges))?;
+        // Both directions of a pair leave out the same edges.
+        let either = |&(a, b): &PairEnds| (a.min(b), a.max(b));
+        let left = changed.keys().map(either);
+        let left = left.map(|ends| (ends, self.of_pairs().leaves(&self.store, ends)));
+        let left: BTreeMap<PairEnds, bool> = left.collect();
+        let pairs = self.pairs.as_mut().expect("the graph has pairs");
+        for (ends, row) in changed {
+            pairs.set(&self.store, ends, row);
+        }
+        if !left.is_empty() {
+            pairs.check_splits(&self.store)?;
+        }
+        let moved = self.moved_edges(&left, edges);
+        edges.retain(|key, _| !self.of_pairs().plan.relations().contains(&key.0));
+        self.move_edges(moved, edges);
+        self.check_removed_pairs(changes, nodes)
+    }
+
+    /// Notes which edges are left out, and adds the changes of the others to `edges`.
+    fn move_edges(&mut self, moved: MovedEdges, edges: &mut BTreeMap<EdgeKey, EdgeChange>) {
+        let pairs = self.pairs.as_mut().expect("the graph has pairs");
+        let messages = moved.messages.iter();
+        let messages = messages.map(|(&key, change)| (key, change.edges.clone()));
+        pairs.messages.extend(messages);
+        edges.extend(moved.messages);
+        for ((relation, dst, src), left_out) in moved.left_out {
+            let of_dst = pairs.left_out.entry((relation, dst)).or_default();
+            Arc::make_mut(of_dst).insert(src, left_out);
+        }
+    }
+
+    /// Finds the pairs that a night changes.
+    fn changed_pairs(
+        &self,
+        changes: &Changes,
+        (nodes, edges): (
+            &BTreeMap<NodeIdx, NodeChange>,
+            &BTreeMap<EdgeKey, EdgeChange>,
+        ),
+    ) -> Result<ChangedPairs, DeltaError> {
+        let mut changed = ChangedPairs::new();
+        match &changes.pairs {
+            None => {}
+            Some(PairChanges::Whole(all)) => {
+                let mut new: ChangedPairs = all.iter().map(PairRow::of).collect();
+                self.of_pairs().visit(&self.store, |ends, old| {
+                    let found = new.remove(&ends).flatten();
+                    if found.as_ref() != Some(old) {
+                        changed.insert(ends, found);
+                    }
+                });
+                changed.extend(new);
+            }
+            Some(PairChanges::OfEdges(upserts)) => {
+                let relation = self.of_pairs().from_edges;
+                let of_edges = edges.keys().filter(|key| Some(key.0) == relation);
+                let of_edges = of_edges.map(|&(_, dst, src)| (src, dst));
+                let gone = of_edges.filter(|&ends| self.pair_split(ends).is_some());
+                changed.extend(gone.map(|ends| (ends, None)));
+                changed.extend(self.read(upserts)?.iter().map(PairRow::of));
+            }
+            Some(PairChanges::Table(table)) => {
+                self.delete_pairs(table, nodes, &mut changed)?;
+                self.empty_upserts(table, &mut changed)?;
+                changed.extend(self.read(&table.upserts)?.iter().map(PairRow::of));
+            }
+        }
+        Ok(changed)
+    }
+
+    fn read(&self, plan: &PairsPlan) -> Result<Vec<Pair>, StoreError> {
+        read_pairs(plan, self)
+    }
+
+    /// Finds both ends of pairs; none if no node that `is_there` has the id.
+    fn find_pairs(
+        &self,
+        rows: &EdgeRows,
+        is_there: impl Fn(&NodeIdx) -> bool + Sync,
+    ) -> Vec<[Option<NodeIdx>; 2]> {
+        let (from, to) = (self.of_pairs().plan.from(), self.of_pairs().plan.to());
+        let find = |type_idx, ids, at| self.find(type_idx, ids, at).filter(&is_there);
+        let found = (0..rows.src.len()).into_par_iter();
+        let found = found.map(|at| [find(from, &rows.src, at), find(to, &rows.dst, at)]);
+        found.collect()
+    }
+
+    /// Notes the pairs that a table of changes deletes.
+    fn delete_pairs(
+        &self,
+        table: &PairTable,
+        nodes: &BTreeMap<NodeIdx, NodeChange>,
+        changed: &mut ChangedPairs,
+    ) -> Result<(), DeltaError> {
+        // The pairs of a node are deleted in the night that removes it.
+        let was_there = |node: &NodeIdx| {
+            let is_removed_now = matches!(nodes.get(node), Some(NodeChange::Removed(..)));
+            !self.removed.contains(node) || is_removed_now
+        };
+        for rows in &table.deletes {
+            let all_ends = self.find_pairs(rows, was_there);
+            for (at, found) in all_ends.into_iter().enumerate() {
+                let place = || table.all.locate(rows.rows.row(at));
+                let spec = table.all.spec();
+                let missing = |column: &str, ids: &Ids| {
+                    let id = ids.display(at);
+                    row_error(
+                        place(),
+                        format!("column `{column}`: no node has the id {id}"),
+                    )
+                };
+                let src = found[0].ok_or_else(|| missing(&spec.src, &rows.src))?;
+                let dst = found[1].ok_or_else(|| missing(&spec.dst, &rows.dst))?;
+                if self.pair_split((src, dst)).is_none() {
+                    let [from, to] = [src, dst].map(|node| self.display(node));
+                    let problem = format!("there is no pair of {from} and {to} to delete");
+                    return Err(row_error(place(), problem));
+                }
+                if changed.insert((src, dst), None).is_some() {
+                    let problem = "the pair is deleted twice".to_owned();
+                    return Err(row_error(place(), problem));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that upserted rows replace pairs: they may be in no split.
+    fn empty_upserts(
+        &self,
+        table: &PairTable,
+        changed: &mut ChangedPairs,
+    ) -> Result<(), DeltaError> {
+        let mut replaced = ChangedPairs::new();
+        for rows in &table.upserted {
+            let found = self.find_pairs(rows, |node| !self.removed.contains(node));
+            for (at, ends) in found.into_iter().enumerate() {
+                // A row that is in a split is checked when it is read.
+                let [Some(src), Some(dst)] = ends else {
+                    continue;
+                };
+                if changed.contains_key(&(src, dst)) {
+                    let problem = "the pair is upserted and deleted in one table";
+                    let place = table.upserts.locate(rows.rows.row(at));
+                    return Err(row_error(place, problem.to_owned()));
+                }
+                if self.pair_split((src, dst)).is_some() {
+                    replaced.insert((src, dst), None);
+                }
+            }
+        }
+        changed.extend(replaced);
+        Ok(())
+    }
+
+    /// Finds which changed edges carry messages, and which are left out; `left` tells of changed
+    /// pairs whether their edges were left out before.
+    fn moved_edges(
+        &self,
+        left: &BTreeMap<PairEnds, bool>,
+        edges: &BTreeMap<EdgeKey, EdgeChange>,
+    ) -> MovedEdges {
+        let (pairs, graph) = (self.of_pairs(), &self.store.meta().graph);
+        let mut moved = MovedEdges::default();
+        let of_pairs = |key: &EdgeKey| pairs.plan.relations().contains(&key.0);
+        for (&key, change) in edges.iter().filter(|(key, _)| of_pairs(key)) {
+            let (_, dst, src) = key;
+            let (messages, left_out) = (self.message_edges(key), self.left_out_edges(key));
+            if pairs.leaves(&self.store, (src, dst)) {
+                if change.edges.is_empty() && messages.is_empty() && left_out.is_empty() {
+                    // There is no such edge: the change is refused with the others.
+                    moved.messages.insert(key, change.clone());
+                    continue;
+                }
+                if !messages.is_empty() {
+                    let none = EdgeChange {
+                        edges: Vec::new(),
+                        row: change.row,
+                    };
+                    moved.messages.insert(key, none);
+                }
+                moved.left_out.push((key, change.edges.clone()));
+            } else {
+                let is_gone = change.edges.is_empty() && messages.is_empty();
+                if !left_out.is_empty() {
+                    moved.left_out.push((key, Vec::new()));
+                }
+                if left_out.is_empty() || !is_gone {
+                    moved.messages.insert(key, change.clone());
+                }
+            }
+        }
+        for (&(a, b), &was_left) in left {
+            let is_left = pairs.leaves(&self.store, (a, b));
+            let ends = pairs.plan.relations().iter();
+            let keys = ends.flat_map(|&relation| [(relation, a, b), (relation, b, a)]);
+            let keys = keys.filter(|&(relation, dst, src)| {
+                let of = &graph.relations[relation];
+                (of.from, of.to) == (self.type_of(src), self.type_of(dst))
+            });
+            for key in keys.filter(|key| is_left != was_left && !edges.contains_key(key)) {
+                let moving = match is_left {
+                    true => self.message_edges(key),
+                    false => self.left_out_edges(key),
+                };
+                if moving.is_empty() {
+                    continue;
+                }
+                let (messages, left_out) = match is_left {
+                    true => (Vec::new(), moving),
+                    false => (moving, Vec::new()),
+                };
+                // No row is at fault: edges that are there can be taken.
+                let change = EdgeChange {
+                    edges: messages,
+                    row: (0, 0),
+                };
+                moved.messages.insert(key, change);
+                moved.left_out.push((key, left_out));
+            }
+        }
+        moved
+    }
+
+    /// Checks that no pair has a removed node.
+    fn check_removed_pairs(
+        &self,
+        changes: &Changes,
+        nodes: &BTreeMap<NodeIdx, NodeChange>,
+    ) -> Result<(), DeltaError> {
+        let removed = |node: &NodeIdx| match nodes.get(node) {
+            Some(&NodeChange::Removed(type_idx, row)) => Some((*node, type_idx, row)),
+            _ => None,
+        };
+        if !nodes.keys().any(|node| removed(node).is_some()) {
+            return Ok(());
+        }
+        let mut first = None;
+        self.of_pairs().visit(&self.store, |(src, dst), row| {
+            let all = [src, dst].into_iter().chain(row.negatives.iter().copied());
+            let found = all.filter_map(|node| removed(&node)).min();
+            let found = found.map(|of| (of, (src, dst)));
+            first = [first, found].into_iter().flatten().min();
+        });
+        let Some(((node, type_idx, row), (src, dst))) = first else {
+            return Ok(());
+        };
+        let [id, from, to] = [node, src, dst].map(|of| self.display(of));
+        let what = match self.of_pairs().from_edges {
+            Some(_) => "edges",
+            None => "pairs",
+        };
+        let problem = format!(
+            "node {id} is deleted, but the pair of {from} and {to} has it; delete its {what} in the \
+             same night"
+        );
+        Err(changes.node_error(type_idx, row, problem))
+    }
+
+    /// Calls `visit` with source, weight and features of the in-edges of a node that the parent
+    /// leaves out; parallel edges come one after the other, in their order.
+    pub(crate) fn visit_left_out(
+        &self,
+        (relation, dst): (usize, NodeIdx),
+        mut visit: impl FnMut(NodeIdx, f32, &[f32]),
+    ) {
+        let edits = self.parent.left_out.get(&(relation, dst));
+        let to = self.store.meta().graph.relations[relation].to;
+        let is_stored = self.is_stored(dst) && self.type_of(dst) == to;
+        let stored = is_stored.then(|| {
+            let (owner, local) = self.placement().owner_and_local(dst);
+            self.store.partition(owner).left_out(relation, local)
+        });
+        if let Some(all) = stored.flatten() {
+            let dim = all.feature.map_or(0, |of| of.len() / all.src.len().max(1));
+            let feature = all.feature.unwrap_or_default();
+            for (at, &src) in all.src.iter().enumerate() {
+                if edits.is_none_or(|of| !of.contains_key(&src)) {
+                    let weight = all.weight.map_or(1.0, |of| of[at]);
+                    visit(src, weight, &feature[at * dim..(at + 1) * dim]);
+                }
+            }
+        }
+        for (&src, edges) in edits.into_iter().flat_map(|of| of.iter()) {
+            for edge in edges {
+                visit(src, edge.weight, &edge.feature);
+            }
+        }
+    }
+}
