@@ -85,6 +85,15 @@ impl World {
         world
     }
 
+    /// Returns some edge.
+    pub(crate) fn edge(&self, at: usize) -> (i64, i64) {
+        self.edges[at % self.edges.len()]
+    }
+
+    pub(crate) fn has_node(&self, id: i64) -> bool {
+        self.nodes.contains_key(&id)
+    }
+
     fn below(&mut self, end: usize) -> usize {
         self.draws += 1;
         usize::try_from(mix(29, self.draws) % end as u64).unwrap()
@@ -873,7 +882,8 @@ fn keys_that_do_not_fit_are_refused_before_any_work() {
     check(
         "nodes = \"night",
         "node = \"night",
-        "job.toml:19: unknown key `input.changes.node`; did you mean `nodes`? allowed: nodes, edges",
+        "job.toml:19: unknown key `input.changes.node`; did you mean `nodes`? allowed: nodes, \
+         edges, pairs",
     );
     check(
         "night/edges",

@@ -35,6 +35,15 @@ pub fn compact(
         return Ok(manifest);
     }
     let dataset = GraphFeatureDataset::open(from)?;
+    if dataset.meta().pairs.is_some() {
+        return Err(FlattenError::Key {
+            key: "compact",
+            value: from.display().to_string(),
+            allowed: "graph features of pairs have no rows of other outputs, so that there is \
+                      nothing to compact"
+                .to_owned(),
+        });
+    }
     compaction.check_apart()?;
     let kept = compaction.lock::<NoRows>()?;
     let output = match compaction.open()? {

@@ -80,8 +80,8 @@ pub fn flatten(
     if cluster.leads() {
         announce_rounds(meta.hops, &all_stats, progress);
     }
-    if let (Some(versions), PartTargets::Nodes(parts)) = (versions, &*parts) {
-        versions.finish((plan, &fingerprint), store, parts)?;
+    if let Some(versions) = versions {
+        versions.finish((plan, &fingerprint), store, &parts)?;
     }
     let planned = (plan.settings(), store.manifest_input());
     let manifest = Manifest {

@@ -3,7 +3,9 @@
 use crate::group::Group;
 use crate::{FlattenError, Parts, SamplePlan};
 use cluster::gather_processes;
-use schemas::{HardNegatives, Layout, NodeIdx, PartPairs, Row, Split, SplitCounts, hash_int};
+use schemas::{
+    GraphMeta, HardNegatives, Layout, NodeIdx, PartPairs, Row, Split, SplitCounts, hash_int,
+};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use store::{Pairs, Placement, Store};
@@ -29,7 +31,32 @@ pub(crate) struct PairParts {
     /// Random negatives of each part.
     num_random: usize,
     /// The nodes that negatives are drawn from.
-    candidates: Range<NodeIdx>,
+    candidates: Candidates,
+}
+
+/// Nodes of a type, in the order of their ids.
+#[derive(Debug)]
+pub(crate) enum Candidates {
+    /// All of a range.
+    Range(Range<NodeIdx>),
+    /// Those of a graph after changes.
+    Listed(Vec<NodeIdx>),
+}
+
+impl Candidates {
+    fn len(&self) -> usize {
+        match self {
+            Self::Range(range) => (range.end.raw() - range.start.raw()) as usize,
+            Self::Listed(nodes) => nodes.len(),
+        }
+    }
+
+    fn at(&self, place: u32) -> NodeIdx {
+        match self {
+            Self::Range(range) => range.start.after(place),
+            Self::Listed(nodes) => nodes[place as usize],
+        }
+    }
 }
 
 /// Cuts pairs, which stand in the order train, val, test, into parts of at most `per_part` pairs of
@@ -65,7 +92,7 @@ impl PartTargets {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Nodes(parts) => parts.len(),
-            Self::Pairs(parts) => parts.parts.len(),
+            Self::Pairs(parts) => parts.len(),
         }
     }
 
@@ -93,12 +120,19 @@ impl PartTargets {
 
     /// Returns the pairs of a part as rows of the nodes of its group.
     pub(crate) fn place(&self, drawn: &DrawnPairs, group: &Group) -> PartPairs {
-        let Self::Pairs(PairParts { pairs, .. }) = self else {
+        let Self::Pairs(parts) = self else {
             unreachable!("only pairs are drawn as pairs");
         };
-        let range = drawn.range.clone();
+        parts.place(drawn, |node| group.row(node))
+    }
+}
+
+impl PairParts {
+    /// Returns the pairs of a part as rows; `row` is that of a node.
+    pub(crate) fn place(&self, drawn: &DrawnPairs, row: impl Fn(NodeIdx) -> Row) -> PartPairs {
+        let (pairs, range) = (&self.pairs, drawn.range.clone());
         let rows =
-            |nodes: &[NodeIdx]| -> Vec<Row> { nodes.iter().map(|&node| group.row(node)).collect() };
+            |nodes: &[NodeIdx]| -> Vec<Row> { nodes.iter().map(|&node| row(node)).collect() };
         let floats =
             |values: &Option<Vec<f32>>| values.as_ref().map(|of| of[range.clone()].to_vec());
         let hard = pairs.hard.as_ref().map(|_| {
@@ -121,9 +155,7 @@ impl PartTargets {
             random: rows(&drawn.random),
         }
     }
-}
 
-impl PairParts {
     /// Collects the pairs of all processes, and cuts them into parts.
     ///
     /// # Errors
@@ -139,21 +171,45 @@ impl PairParts {
         let pairs = Pairs::join(&gather_processes(store.cluster(), own)?.concat());
         let graph = &store.meta().graph;
         let to = graph.pairs.as_ref().map_or(0, |meta| meta.to);
-        let candidates = store.placement().type_range(to);
-        let num_nodes = (candidates.end.raw() - candidates.start.raw()) as usize;
+        let candidates = Candidates::Range(store.placement().type_range(to));
+        Self::cut((plan, layout), graph, pairs, candidates)
+    }
+
+    /// Cuts pairs, in the order of [`Pairs::join`], into parts.
+    ///
+    /// # Errors
+    ///
+    /// If a part has more random negatives than there are candidates.
+    pub(crate) fn cut(
+        (plan, layout): (&SamplePlan, Layout),
+        graph: &GraphMeta,
+        pairs: Pairs,
+        candidates: Candidates,
+    ) -> Result<Self, FlattenError> {
         let features = graph.types.iter().map(|of| of.features);
         let per_part = plan.pairs_per_part(layout, pairs.len(), features);
         let mut counts = SplitCounts::default();
         pairs.split.iter().for_each(|&split| counts.add(split));
         Ok(Self {
             parts: cut_pairs(&counts, per_part),
-            num_random: plan.negatives_per_part(num_nodes)?,
+            num_random: plan.negatives_per_part(candidates.len())?,
             pairs,
             candidates,
         })
     }
 
-    fn part(&self, part: usize, seed: u64) -> OnePart {
+    /// Returns the number of parts.
+    pub(crate) fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Returns the number of pairs.
+    pub(crate) fn num_pairs(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// Returns the targets of a part; `seed` draws its random negatives.
+    pub(crate) fn part(&self, part: usize, seed: u64) -> OnePart {
         let (range, random) = (self.parts[part].clone(), self.draw_random(part, seed));
         let mut nodes = self.pairs.src[range.clone()].to_vec();
         nodes.extend_from_slice(&self.pairs.dst[range.clone()]);
@@ -168,11 +224,10 @@ impl PairParts {
         }
     }
 
-    /// Draws the random negatives of a part by hashes of (seed, part, number of the draw); ascending.
-    /// All parts of val and test pairs have the same ones, so that ranks among them do not depend on
+    /// Draws the random negatives of a part by hashes of (seed, part, number of the draw); in the order
+    /// of ids. All parts of val and test pairs have the same ones, so that ranks among them do not depend on
     /// how pairs are cut, and no part of train pairs has these.
     fn draw_random(&self, part: usize, seed: u64) -> Vec<NodeIdx> {
-        let (first, end) = (self.candidates.start.raw(), self.candidates.end.raw());
         let number = match self.pairs.split[self.parts[part].start] {
             Split::Train => part as u64,
             _ => u64::MAX,
@@ -182,11 +237,11 @@ impl PairParts {
         let mut draws = 0u64..;
         while drawn.len() < self.num_random {
             let hash = hash_int(of_part.wrapping_add(draws.next().expect("it has no end")));
-            let at = (u128::from(hash) * u128::from(end - first)) >> 64;
-            let at = u32::try_from(at).expect("below the number of nodes");
-            drawn.insert(NodeIdx::from_raw(first + at));
+            let at = (u128::from(hash) * self.candidates.len() as u128) >> 64;
+            drawn.insert(u32::try_from(at).expect("below the number of nodes"));
         }
-        drawn.into_iter().collect()
+        let drawn = drawn.into_iter().map(|at| self.candidates.at(at));
+        drawn.collect()
     }
 
     /// Returns the number of targets of the part with most pairs, by node type.

@@ -18,13 +18,14 @@ use graphdelta::{
     find_kept, finish_version, finished_version, is_own_part, join_parts, named_parent, read_nodes,
     write_nodes, write_overlay,
 };
-use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+use hashbrown::HashMap;
+use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 use schemas::progress::Progress;
 use schemas::{
     DenseRows, FlattenMeta, GraphFeatureDataset, GraphMeta, IdListPlan, KeptOutput, Manifest,
-    NodeIdx, Opened, Output, ParentOutput, Split, VersionMeta, error_chain, keep_at_hop,
-    write_changed_degrees, write_changed_part, write_part,
+    NodeIdx, Opened, Output, ParentOutput, PartPairs, Row, Split, VersionMeta, error_chain,
+    keep_at_hop, write_changed_degrees, write_changed_part, write_part,
 };
 use serde_json::{Value, json};
 use store::Store;
@@ -32,6 +33,7 @@ use store::Store;
 pub use decision::FlattenDecision;
 
 use crate::flatten::{ENGINE_VERSION, meta_of};
+use crate::pair_parts::{Candidates, PairParts, PartTargets};
 use crate::{FlattenError, FlattenPlan, Parts, SamplePlan, Targets, targets};
 
 /// A version before its rows are written.
@@ -46,8 +48,10 @@ struct Prepared<'a> {
     changed: Arc<Reached>,
     /// In-edges of a node that the overlay has at most.
     keep: Vec<usize>,
-    /// Targets whose rows are written.
+    /// Targets whose rows are written; none if the ends of pairs are the targets.
     written: Vec<NodeIdx>,
+    /// The pairs, if their ends are the targets.
+    pairs: Option<PairParts>,
     /// Other nodes of rows of earlier outputs that are no targets any more.
     left_out: Vec<NodeIdx>,
     decision: FlattenDecision,
@@ -199,11 +203,16 @@ impl KeepFull {
         &self,
         (plan, fingerprint): (&FlattenPlan, &str),
         store: &Store,
-        parts: &Parts<NodeIdx>,
+        parts: &PartTargets,
     ) -> Result<(), FlattenError> {
         let dir = self.versions.begin()?;
         let mut nodes = Vec::new();
-        for part in parts.iter() {
+        // A version of pairs keeps no rows of its parent, so nobody asks for their nodes.
+        let of_nodes = match parts {
+            PartTargets::Nodes(parts) => Some(parts),
+            PartTargets::Pairs(_) => None,
+        };
+        for part in of_nodes.into_iter().flat_map(Parts::iter) {
             let first = nodes.len();
             nodes.extend_from_slice(part);
             nodes[first..].sort_unstable();
@@ -319,61 +328,62 @@ impl<'a> Prepared<'a> {
         check_target_type(&parent, &store.meta().graph.target().name)?;
         let not_kept = || parent.is_not_kept(versions.work_dir());
         let record: VersionRecord<NoRows> = versions.record(&name).ok_or_else(not_kept)?;
-        let mut nodes = Vec::new();
-        for earlier in record.earlier.iter().chain([&name]) {
+        let nodes = record.earlier.iter().chain([&name]).map(|earlier| {
             let of_output = versions.record::<NoRows>(earlier).ok_or_else(not_kept)?;
             let entry = of_output.nodes.as_ref().ok_or_else(not_kept)?;
-            nodes.push(Some(read_nodes(&versions.path(earlier), entry)?));
-        }
+            Ok(Some(read_nodes(&versions.path(earlier), entry)?))
+        });
+        let nodes = nodes.collect::<Result<_, FlattenError>>()?;
         let reach_plan = plan.sample.reach_plan();
         let read = reach_plan.keep();
         let graph = versions.parent_graph((&parent, &record), store, (&read, read.clone()))?;
         let keep = graph.keep.clone();
         let changed = tables.reach(store, graph, &reach_plan)?;
         let after = &changed.after;
+        let pairs = pairs_of(plan, after)?;
         let chosen = Chosen::new(plan, store, after)?;
-        let reached = chosen.reached(&changed.reach);
+        let reached = match &pairs {
+            Some(_) => Vec::new(),
+            None => chosen.reached(&changed.reach),
+        };
         let other_key = "a key of [flatten] is another than the parent's";
         let other_plan = record.why_full(&kept_plan(plan, store)?, other_key);
-        let all = match other_plan {
-            None => chosen.count(targets_of(&parent.manifest), &changed.reach),
-            Some(_) => chosen.all().len() as u64,
+        let all = match (&pairs, other_plan) {
+            (Some(pairs), _) => pairs.num_pairs() as u64,
+            (None, None) => chosen.count(targets_of(&parent.manifest), &changed.reach),
+            (None, Some(_)) => chosen.all().len() as u64,
         };
         if all == 0 {
-            return Err(FlattenError::NoTargets {
-                reason: match &plan.sample.targets {
-                    Targets::Listed(_) => {
-                        "after the changes, no node of the list in `flatten.targets` is left".into()
-                    }
-                    targets => format!("after the changes, {}", targets.why_none()),
-                },
-            });
+            return Err(no_target(plan));
         }
         let meta = described(graph_of(&parent), after);
         let why = match () {
             () if input.full => Some("--full is given"),
             () if other_plan.is_some() => other_plan,
+            () if pairs.is_some() => Some("the parts of pairs share random negatives"),
             () if meta != *graph_of(&parent) => {
                 Some("the parent has no column for the first self-loop")
             }
             () => None,
         };
         let hops = changed.reach.hops.iter().map(|of_hop| of_hop.len() as u64);
-        let counts = [reached.len() as u64, all];
-        let decision = FlattenDecision::new(
-            why.map(str::to_owned),
-            counts,
-            hops.collect(),
-            &parent.manifest,
-        );
+        // All pairs are written.
+        let num_reached = if pairs.is_some() {
+            all
+        } else {
+            reached.len() as u64
+        };
+        let (why, counts) = (why.map(str::to_owned), [num_reached, all]);
+        let decision = FlattenDecision::new(why, counts, hops.collect(), &parent.manifest);
         let written = match decision.full {
-            Some(_) => chosen.all(),
-            None => reached,
+            Some(_) if pairs.is_none() => chosen.all(),
+            _ => reached,
         };
         Ok(Self {
             left_out: chosen.left_out(),
             decision,
             written,
+            pairs,
             plan,
             meta,
             parent,
@@ -400,10 +410,16 @@ impl<'a> Prepared<'a> {
         let threads = store.cluster().num_threads();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let pool = pool.map_err(DeltaError::Threads)?;
-        let parts = pool.install(|| self.cut());
+        let parts = pool.install(|| match &self.pairs {
+            Some(pairs) => self.pair_targets(pairs),
+            None => self.cut(),
+        });
         let assembly = Assembly::new(after, &self.meta, &plan.sample.fanouts);
         pool.install(|| self.write_parts(output, &assembly, (&parts, &flatten)))?;
-        let written = parts.concat();
+        let (written, upserts) = match &self.pairs {
+            Some(pairs) => (Vec::new(), pairs.num_pairs()),
+            None => (parts.concat(), self.written.len()),
+        };
         if is_full {
             kept.clear();
         } else {
@@ -432,7 +448,7 @@ impl<'a> Prepared<'a> {
         manifest.version = Some(VersionMeta {
             parent: ParentOutput::of(&plan.output, &self.parent.dir, &self.parent.manifest),
             kept,
-            upserts: written.len() as u64,
+            upserts: upserts as u64,
             deletes: deletes.count() as u64,
         });
         Ok(())
@@ -473,6 +489,36 @@ impl<'a> Prepared<'a> {
         sorted.collect()
     }
 
+    /// Returns the targets of the parts of pairs, those of a part sorted by type and id.
+    fn pair_targets(&self, pairs: &PairParts) -> Vec<Vec<NodeIdx>> {
+        let after = &self.changed.after;
+        let parts = (0..pairs.len()).into_par_iter().map(|part| {
+            let mut nodes = pairs.part(part, after.store().meta().seed).nodes;
+            after.sort(&mut nodes);
+            nodes
+        });
+        parts.collect()
+    }
+
+    /// Returns the pairs of a part as rows of its nodes; the targets come first in each type.
+    fn placed_pairs(
+        &self,
+        pairs: &PairParts,
+        (part, targets): (usize, &[NodeIdx]),
+    ) -> Option<PartPairs> {
+        let after = &self.changed.after;
+        let mut next = vec![0; self.meta.types.len()];
+        let rows = targets.iter().map(|&node| {
+            let of_type = &mut next[after.type_of(node)];
+            let row = Row::from_raw(*of_type);
+            *of_type += 1;
+            (node, row)
+        });
+        let rows: HashMap<NodeIdx, Row> = rows.collect();
+        let drawn = pairs.part(part, after.store().meta().seed).pairs?;
+        Some(pairs.place(&drawn, |node| rows[&node]))
+    }
+
     /// Writes and commits the parts of this process on all threads; at once at most as many as have
     /// their lists of places in half of the memory budget.
     fn write_parts(
@@ -490,7 +536,10 @@ impl<'a> Prepared<'a> {
             if !is_own_part(cluster, index) || output.committed(index).is_some() {
                 return Ok(());
             }
-            let (shard, rows) = assembly.shard(&parts[index]);
+            let (mut shard, rows) = assembly.shard(&parts[index]);
+            if let Some(pairs) = &self.pairs {
+                shard.pairs = self.placed_pairs(pairs, (index, &parts[index]));
+            }
             let lent = rows.iter();
             let lent = lent.map(|of_type| Some(of_type.as_ref()? as &dyn DenseRows));
             let lent: Vec<Option<&dyn DenseRows>> = lent.collect();
@@ -572,6 +621,31 @@ impl<'a> Prepared<'a> {
         };
         Ok(versions.finish(fingerprint, &record)?)
     }
+}
+
+/// Returns the error of a version without targets.
+fn no_target(plan: &FlattenPlan) -> FlattenError {
+    FlattenError::NoTargets {
+        reason: match &plan.sample.targets {
+            Targets::Listed(_) => {
+                "after the changes, no node of the list in `flatten.targets` is left".into()
+            }
+            targets => format!("after the changes, {}", targets.why_none()),
+        },
+    }
+}
+
+/// Cuts the pairs after the changes into parts, as a full run does; none if nodes are the targets.
+fn pairs_of(plan: &FlattenPlan, after: &After) -> Result<Option<PairParts>, FlattenError> {
+    let graph = &after.store().meta().graph;
+    let (Some(pairs), Some(meta)) = (after.pairs(), &graph.pairs) else {
+        return Ok(None);
+    };
+    let mut candidates = after.nodes();
+    candidates.retain(|&node| after.type_of(node) == meta.to);
+    let candidates = Candidates::Listed(candidates);
+    let parts = PairParts::cut((&plan.sample, plan.layout), graph, pairs, candidates)?;
+    Ok(Some(parts))
 }
 
 /// Returns the number of targets of an output, those of rows that it keeps included.

@@ -78,7 +78,7 @@ impl JobSpec {
         if changes.iter().any(|night| night.is_empty()) {
             wrong(
                 "input.changes",
-                "names no table; `nodes` or `edges` is needed",
+                "names no table; `nodes`, `edges` or `pairs` is needed",
             );
         }
         if let Some(tables) = snapshot {
@@ -93,7 +93,6 @@ impl JobSpec {
             }
         }
         let problem = match () {
-            () if self.input.pairs.is_some() => "cannot be used with [input.pairs] so far",
             () if self.input.graphs.is_some() => "cannot be used with [input.graphs] so far",
             // With changes, streamed training is a mistake of its own.
             () if has_changes && self.is_streamed() => "",
