@@ -1227,7 +1227,8 @@ fn models_whose_rows_cannot_be_kept_are_refused_before_training() {
     check(
         "dst = \"dst\"\n",
         "dst = \"dst\"\ndangling = \"drop\"\n",
-        &keeps("`dangling` is \"drop\", so a new node may have edges that were left out before"),
+        "changes cannot be applied: with `dangling = \"drop\"`, a new node may have edges that were \
+         left out before",
     );
 }
 

@@ -276,9 +276,9 @@ fn version(output: &str, parent: &str, tables: &str, infer: &str) -> Job {
 }
 
 /// By type and id: bits of the embedding, and the prediction.
-type Rows = BTreeMap<(String, String), (Vec<u32>, String)>;
+pub(crate) type Rows = BTreeMap<(String, String), (Vec<u32>, String)>;
 
-fn rows(bench: &Bench, output: &str) -> Rows {
+pub(crate) fn rows(bench: &Bench, output: &str) -> Rows {
     let dataset = EmbeddingsDataset::open(&bench.path(output)).unwrap();
     let mut all = Rows::new();
     for part in 0..dataset.num_parts() {

@@ -8,15 +8,23 @@ use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Int64Type;
 use schemas::{GraphFeatureDataset, GraphShard};
 
-use crate::harness::{Bench, Job, mix};
-use crate::incremental::{PROCESSES, World, head, rows};
+use crate::harness::{Bench, Job, Outcome, mix};
+use crate::incremental::{PROCESSES, World, head};
+use crate::incremental_typed::{self, TypedWorld, rows};
 
 /// A pair of a table: its split, and a number that its label, weight and hard negatives follow from.
 type Pair = (&'static str, i64);
 
+/// A graph whose tables change from night to night.
+enum Graph {
+    Untyped(World),
+    /// Users buy items.
+    Typed(TypedWorld),
+}
+
 /// A graph with pairs whose tables change from night to night.
 struct PairWorld {
-    world: World,
+    graph: Graph,
     /// Pairs of a table of their own, by src and dst; none if pairs are edges.
     pairs: Option<BTreeMap<(i64, i64), Pair>>,
     draws: u64,
@@ -30,17 +38,25 @@ const TABLE: &str = "src = \"src\"\ndst = \"dst\"\nsplit = \"split\"\nlabel = \"
 const EDGES: &str = "from_edges = true\nshare = { train = 0.3, val = 0.1, test = 0.1 }";
 
 impl PairWorld {
-    fn new(world: World, has_table: bool) -> Self {
+    fn new(graph: Graph, has_table: bool) -> Self {
         let mut new = Self {
             pairs: has_table.then(BTreeMap::new),
             draws: 0,
-            world,
+            graph,
         };
-        for _ in 0..60 {
+        for _ in 0..if has_table { 60 } else { 0 } {
             let drawn = new.draw_pair();
             new.pairs.iter_mut().for_each(|pairs| pairs.extend([drawn]));
         }
         new
+    }
+
+    /// The graph of a table of pairs, which has no types.
+    fn untyped(&self) -> &World {
+        match &self.graph {
+            Graph::Untyped(world) => world,
+            Graph::Typed(_) => panic!("pairs of a typed graph are edges"),
+        }
     }
 
     fn below(&mut self, end: usize) -> usize {
@@ -55,8 +71,8 @@ impl PairWorld {
         loop {
             let (at, is_edge) = (self.below(1 << 20), self.below(3) > 0);
             let ends = match is_edge {
-                true => self.world.edge(at),
-                false => (self.world.edge(at).0, self.world.edge(at / 2).1),
+                true => self.untyped().edge(at),
+                false => (self.untyped().edge(at).0, self.untyped().edge(at / 2).1),
             };
             if ends.0 != ends.1 {
                 return (ends, (split, number));
@@ -67,8 +83,16 @@ impl PairWorld {
     /// Draws changes of every kind, applies them, and writes them to one folder and the whole tables
     /// to another.
     fn night(&mut self, bench: &Bench, night: &str, whole: &str) {
-        self.world.night().write(bench, night);
-        self.world.write(bench, whole);
+        match &mut self.graph {
+            Graph::Untyped(world) => {
+                world.night().write(bench, night);
+                world.write(bench, whole);
+            }
+            Graph::Typed(world) => {
+                world.night().write(bench, night);
+                world.write(bench, whole);
+            }
+        }
         let Some(mut pairs) = self.pairs.take() else {
             return;
         };
@@ -77,16 +101,15 @@ impl PairWorld {
             let (ends, pair) = self.draw_pair();
             changed.insert(ends, Some(pair));
         }
-        // A row in no split is no pair, and cannot be deleted.
-        let known = pairs.iter().filter(|(_, pair)| !pair.0.is_empty());
-        let known: Vec<(i64, i64)> = known.map(|(&ends, _)| ends).collect();
+        // Some of these rows are in no split.
+        let known: Vec<(i64, i64)> = pairs.keys().copied().collect();
         for _ in 0..4 {
             changed.insert(known[self.below(known.len())], None);
         }
-        let gone = |node: &i64| !self.world.has_node(*node);
-        for (&ends, &(split, number)) in &pairs {
+        let gone = |node: &i64| !self.untyped().has_node(*node);
+        for (&ends, &(_, number)) in &pairs {
             let mut nodes = [ends.0, ends.1].into_iter().chain(negatives(number));
-            if !split.is_empty() && nodes.any(|node| gone(&node)) {
+            if nodes.any(|node| gone(&node)) {
                 changed.insert(ends, None);
             }
         }
@@ -101,7 +124,6 @@ impl PairWorld {
                 None => pairs.remove(&ends),
             };
         }
-        pairs.retain(|ends, pair| has_nodes(ends, pair));
         let changed: Vec<_> = changed.into_iter().collect();
         bench.write_table(&format!("{night}/pairs.parquet"), columns(&changed, true));
         let all = pairs.iter().map(|(&ends, &pair)| (ends, Some(pair)));
@@ -120,7 +142,11 @@ impl PairWorld {
 
     /// Name, input and work directory of a job; `keys` are those of [input.pairs].
     fn head(&self, work: &str, tables: &str, keys: &str) -> String {
-        let unlabelled = head(work, tables).replace("label = \"label\"\nsplit = \"split\"\n", "");
+        let labelled = match &self.graph {
+            Graph::Untyped(_) => head(work, tables),
+            Graph::Typed(_) => incremental_typed::head(work, tables),
+        };
+        let unlabelled = labelled.replace("label = \"label\"\nsplit = \"split\"\n", "");
         let path = self.pairs_in("path", tables);
         format!("{unlabelled}[input.pairs]\n{path}{keys}\n\n")
     }
@@ -128,10 +154,13 @@ impl PairWorld {
     /// Tables of a version: the changes of a night, or the whole tables of a day.
     fn tables(&self, list: &str, dir: &str) -> String {
         let pairs = self.pairs_in("pairs", dir);
-        format!(
-            "[input.{list}]\nnodes = \"{dir}/nodes.parquet\"\nedges = \"{dir}/edges.parquet\"\n\
-             {pairs}\n"
-        )
+        match &self.graph {
+            Graph::Untyped(_) => format!(
+                "[input.{list}]\nnodes = \"{dir}/nodes.parquet\"\n\
+                 edges = \"{dir}/edges.parquet\"\n{pairs}\n"
+            ),
+            Graph::Typed(_) => incremental_typed::tables(list, dir),
+        }
     }
 }
 
@@ -189,103 +218,216 @@ fn parts(bench: &Bench, output: &str) -> Vec<GraphShard> {
         .collect()
 }
 
+/// Keys of the jobs of a chain.
+#[derive(Clone, Copy)]
+struct Keys<'a> {
+    /// Of [input.pairs].
+    pairs: &'a str,
+    /// Of [input.edges] of an untyped graph.
+    edges: &'a str,
+    /// Of [flatten].
+    flatten: &'a str,
+    model: &'a str,
+    /// Arguments of the jobs of the chain.
+    args: &'a [&'a str],
+}
+
+const PLAIN: Keys<'_> = Keys {
+    pairs: EDGES,
+    edges: "",
+    flatten: "",
+    model: "sage",
+    args: &[],
+};
+
+impl Keys<'_> {
+    /// Runs a job, with the keys of [input.edges].
+    fn run(&self, bench: &Bench, text: &str, args: &[&str]) -> Outcome {
+        let to = format!("dst = \"dst\"\n{}\n[input.pairs]", self.edges);
+        let job = Job(text.replace("dst = \"dst\"\n\n[input.pairs]", &to));
+        bench.run(&job, args).ok()
+    }
+
+    fn flatten(&self, output: &str) -> String {
+        let more = self.flatten;
+        format!("[flatten]\noutput = \"out/f{output}\"\n{FLATTEN}{more}\n")
+    }
+
+    fn train(&self, output: &str) -> String {
+        let loss = match self.pairs.contains("label") {
+            true => "binary_cross_entropy",
+            false => "softmax",
+        };
+        format!(
+            "[train]\noutput = \"out/{output}\"\nmodel = \"{}\"\nhidden = [8, 8]\nepochs = 2\n\
+             loss = \"{loss}\"\ndecoder = \"dot\"\nnegatives = {{ random = 4 }}\n\n",
+            self.model
+        )
+    }
+
+    fn both(&self, output: &str) -> String {
+        let infer = format!("[infer]\noutput = \"out/v{output}\"\nmodel = \"out/model\"\n\n");
+        self.flatten(output) + &infer
+    }
+}
+
 /// Trains a model of links, runs a chain of versions of both stages, by changes and by snapshots, and
-/// compares each with full runs on the changed tables. `args` are those of the jobs of the chain.
-fn check_chain(
-    mut world: PairWorld,
-    (keys, flatten): (&str, &str),
-    edge_keys: &str,
-    args: &[&str],
-) {
-    let bench = Bench::empty();
-    let adapt = |text: String| {
-        let to = format!("dst = \"dst\"\n{edge_keys}\n[input.pairs]");
-        Job(text.replace("dst = \"dst\"\n\n[input.pairs]", &to))
-    };
+/// compares each with full runs on the changed tables.
+fn check_chain(graph: Graph, has_table: bool, keys: Keys<'_>) {
+    let (bench, mut world) = (Bench::empty(), PairWorld::new(graph, has_table));
+    let what = format!("{}, {}", keys.model, keys.pairs);
     world.night(&bench, "unused", "start");
-    let loss = if world.pairs.is_some() {
-        "binary_cross_entropy"
-    } else {
-        "softmax"
-    };
-    let start = adapt(format!(
-        "{}[flatten]\noutput = \"out/f0\"\n{FLATTEN}{flatten}\n[train]\noutput = \"out/model\"\n\
-         model = \"sage\"\nhidden = [8, 8]\nepochs = 2\nloss = \"{loss}\"\ndecoder = \"dot\"\n\
-         negatives = {{ random = 4 }}\n\n[infer]\noutput = \"out/v0\"\n\n[incremental]\n",
-        world.head("work", "start", keys)
-    ));
-    bench.run(&start, args).ok();
+    let start = world.head("work", "start", keys.pairs);
+    let infer = "[infer]\noutput = \"out/v0\"\n\n[incremental]\n";
+    let first = start.clone() + &keys.flatten("0") + &keys.train("model") + infer;
+    keys.run(&bench, &first, keys.args);
     let mut kept = 0;
     for at in 1..=3 {
         let (night, whole) = (format!("night-{at}"), format!("tables-{at}"));
         world.night(&bench, &night, &whole);
-        let stages = |suffix: &str| {
-            format!(
-                "[flatten]\noutput = \"out/f{suffix}\"\n{FLATTEN}{flatten}\n\
-                 [infer]\noutput = \"out/v{suffix}\"\nmodel = \"out/model\"\n\n"
-            )
-        };
-        let of_day = world.head(&format!("work-{whole}"), &whole, keys) + &stages(&whole);
-        bench.run(&adapt(of_day), &[]).ok();
+        let of_day = world.head(&format!("work-{whole}"), &whole, keys.pairs);
+        keys.run(&bench, &(of_day + &keys.both(&whole)), &[]);
         let rows_of_day = rows(&bench, &format!("out/v{whole}"));
         let parts_of_day = parts(&bench, &format!("out/f{whole}"));
         // The second night continues the version of a snapshot.
-        let parent = if at == 2 {
-            "s1".to_owned()
-        } else {
-            (at - 1).to_string()
+        let parent = match at {
+            2 => "s1".to_owned(),
+            _ => (at - 1).to_string(),
         };
-        for (suffix, list, dir) in [
+        let parents =
+            format!("[incremental]\nfeatures = \"out/f{parent}\"\nparent = \"out/v{parent}\"\n");
+        for (own, list, dir) in [
             (at.to_string(), "changes", &night),
             (format!("s{at}"), "snapshot", &whole),
         ] {
-            let job = world.head("work", "start", keys)
-                + &world.tables(list, dir)
-                + &stages(&suffix)
-                + &format!(
-                    "[incremental]\nparent = \"out/v{parent}\"\nfeatures = \"out/f{parent}\"\n"
-                );
-            let outcome = bench.run(&adapt(job), args).ok();
-            let found = rows(&bench, &format!("out/v{suffix}"));
-            assert!(found == rows_of_day, "{keys}, {suffix}: {outcome:?}");
-            let of_version = parts(&bench, &format!("out/f{suffix}"));
-            assert_eq!(of_version.len(), parts_of_day.len(), "{keys}, {suffix}");
-            for (part, (own, expected)) in of_version.iter().zip(&parts_of_day).enumerate() {
-                assert!(own == expected, "{keys}, {suffix}, part {part}");
+            let job = start.clone() + &world.tables(list, dir) + &keys.both(&own) + &parents;
+            let outcome = keys.run(&bench, &job, keys.args);
+            let found = rows(&bench, &format!("out/v{own}"));
+            assert!(found == rows_of_day, "{what}, {own}: {outcome:?}");
+            let own_parts = parts(&bench, &format!("out/f{own}"));
+            assert_eq!(own_parts.len(), parts_of_day.len(), "{what}, {own}");
+            for (part, (of_own, expected)) in own_parts.iter().zip(&parts_of_day).enumerate() {
+                assert!(of_own == expected, "{what}, {own}, part {part}");
             }
-            let manifest = bench.manifest(&format!("out/v{suffix}"));
+            let manifest = bench.manifest(&format!("out/v{own}"));
             kept += usize::from(manifest["report"]["mode"] == "incremental");
-            let why = &bench.manifest(&format!("out/f{suffix}"))["report"]["why_full"];
+            let why = &bench.manifest(&format!("out/f{own}"))["report"]["why_full"];
             assert_eq!(why, "the parts of pairs share random negatives");
         }
     }
-    assert!(kept >= 4, "{keys}: too many versions were full ones");
+    assert!(kept >= 4, "{what}: too many versions were full ones");
+    check_training(&bench, &world, keys);
+}
+
+/// Checks that a training on the version of the last night gives the model of one on the full run.
+fn check_training(bench: &Bench, world: &PairWorld, keys: Keys<'_>) {
+    let of_version = world.head("work", "start", keys.pairs)
+        + &world.tables("changes", "night-3")
+        + &keys.flatten("3")
+        + &keys.train("of-version")
+        + "[incremental]\nfeatures = \"out/f2\"\n";
+    keys.run(bench, &of_version, keys.args);
+    let of_day = world.head("work-tables-3", "tables-3", keys.pairs)
+        + &keys.flatten("tables-3")
+        + &keys.train("of-day");
+    keys.run(bench, &of_day, &[]);
+    let weights = |model: &str| {
+        let path = bench.path(&format!("out/{model}/model.safetensors"));
+        std::fs::read(path).unwrap()
+    };
+    assert!(weights("of-version") == weights("of-day"), "{}", keys.pairs);
 }
 
 #[test]
 fn versions_with_pairs_that_are_edges_are_full_runs() {
-    check_chain(PairWorld::new(World::new(), false), (EDGES, ""), "", &[]);
+    check_chain(Graph::Untyped(World::new()), false, PLAIN);
     let mut undirected = World::new();
-    undirected.undirected = true;
-    undirected.weighted = true;
-    let keys = format!("{EDGES}\nexclude = \"none\"");
-    let of_edges = "weight = \"w\"\nundirected = true\n";
-    check_chain(
-        PairWorld::new(undirected, false),
-        (&keys, "layout = \"rows\"\n"),
-        of_edges,
-        &[],
-    );
+    (undirected.undirected, undirected.weighted) = (true, true);
+    let keys = Keys {
+        pairs: &format!("{EDGES}\nexclude = \"none\""),
+        edges: "weight = \"w\"\nundirected = true\n",
+        flatten: "layout = \"rows\"\n",
+        ..PLAIN
+    };
+    check_chain(Graph::Untyped(undirected), false, keys);
+}
+
+#[test]
+fn versions_with_pairs_of_two_types_are_full_runs() {
+    let sage = Keys {
+        pairs: &EDGES.replace("true", "\"buys\""),
+        ..PLAIN
+    };
+    check_chain(Graph::Typed(TypedWorld::new()), false, sage);
+    let hgt = Keys {
+        flatten: "layout = \"rows\"\n",
+        model: "hgt",
+        args: &PROCESSES,
+        ..sage
+    };
+    check_chain(Graph::Typed(TypedWorld::new()), false, hgt);
 }
 
 #[test]
 fn versions_with_a_table_of_pairs_are_full_runs() {
-    check_chain(PairWorld::new(World::new(), true), (TABLE, ""), "", &[]);
-    let keys = format!("{TABLE}\nexclude = \"batch\"");
-    check_chain(
-        PairWorld::new(World::new(), true),
-        (&keys, "layout = \"rows\"\n"),
-        "",
-        &PROCESSES,
-    );
+    let table = Keys {
+        pairs: TABLE,
+        ..PLAIN
+    };
+    check_chain(Graph::Untyped(World::new()), true, table);
+    let share = "share = { train = 0.4, val = 0.2, test = 0.2 }";
+    let in_processes = Keys {
+        pairs: &(TABLE.replace("split = \"split\"", share) + "\nexclude = \"batch\""),
+        flatten: "layout = \"rows\"\n",
+        args: &PROCESSES,
+        ..PLAIN
+    };
+    check_chain(Graph::Untyped(World::new()), true, in_processes);
+    let mut weighted = World::new();
+    weighted.weighted = true;
+    let gcn = Keys {
+        edges: "weight = \"w\"\n",
+        model: "gcn",
+        ..table
+    };
+    check_chain(Graph::Untyped(weighted), true, gcn);
+}
+
+/// Pairs that have no versions are refused before anything is written.
+#[test]
+fn pairs_of_walks_and_splits_by_time_have_no_versions() {
+    let bench = Bench::empty();
+    let mut world = PairWorld::new(Graph::Untyped(World::new()), false);
+    world.night(&bench, "unused", "start");
+    let check = |keys: &str, stage: &str, expected: &str| {
+        let job = world.head("work", "start", keys) + stage + "[incremental]\n";
+        let outcome = bench.run(&Job(job), &[]);
+        assert_eq!(outcome.code, 2, "{outcome:?}");
+        let message = outcome.stderr.trim_end();
+        assert!(message.contains(expected), "{message}\n{expected}");
+        assert!(!bench.path("out").exists());
+    };
+    let streamed = PLAIN
+        .train("model")
+        .replace("\n\n", "\nstreamed = true\n\n")
+        + "[infer]\noutput = \"out/v\"\n\n";
+    let sample = format!("[flatten]\n{FLATTEN}\n");
+    for stage in [flatten_alone(), sample + &streamed] {
+        check(
+            "walks = { length = 2, per_node = 1 }\nexclude = \"none\"",
+            &stage,
+            "changes cannot be applied: the pairs are those of walks (`input.pairs.walks`), which may \
+             take any edge",
+        );
+        check(
+            &format!("{EDGES}\ntime = \"src\""),
+            &stage,
+            "changes cannot be applied: splits follow from the times of all pairs \
+             (`input.pairs.time`)",
+        );
+    }
+}
+
+fn flatten_alone() -> String {
+    format!("[flatten]\noutput = \"out/f\"\n{FLATTEN}\n")
 }

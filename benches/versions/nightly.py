@@ -11,8 +11,10 @@ of a job without [incremental].
     python nightly.py --program graphflat --dir DIR --tables nodes.parquet edges.parquet
     python nightly.py --program graphflat --dir DIR --models gcn sage-all
     python nightly.py --program graphflat --dir DIR --processes 2
+    python nightly.py --program graphflat --dir DIR --pairs 0.2 --models sage
 
-With --processes, all jobs have as many, each with one worker; memory is that of the first.
+With --pairs, a hash makes so many of the edges pairs, which carry no messages, and a model of links
+gives the rows. With --processes, all jobs have as many, each with one worker; memory is that of the first.
 With --tables, the graph of these tables changes. Its first column of nodes is the id, the first two
 of edges are the ends. Nodes have the column `features`, or 64 random numbers.
 """
@@ -83,6 +85,17 @@ def run(args, name, text, *more):
     if process.returncode:
         raise SystemExit(f"{command} ended with {process.returncode}")
     return seconds, peak * 1024 / 1e9
+
+
+def head(args, work, edges):
+    """Returns name, input and working directory of a job."""
+    text = INPUT.format(work=work, edges=edges)
+    if args.pairs:
+        labels = 'label = "label"\nnum_classes = 16\nsplit = "split"\n'
+        rest = args.pairs / 10
+        share = f"{{ train = {args.pairs - 2 * rest}, val = {rest}, test = {rest} }}"
+        text = text.replace(labels, "") + f"[input.pairs]\nfrom_edges = true\nshare = {share}\n\n"
+    return text
 
 
 def in_turns(args, jobs, compare, version="changes"):
@@ -227,6 +240,7 @@ def main():
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--tables", type=Path, nargs=2)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--pairs", type=float, help="share of the edges")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["sage", "gat"])
     args = parser.parse_args()
     args.program = str(Path(shutil.which(args.program)).resolve())
@@ -240,11 +254,13 @@ def main():
     for model in args.models:
         keys, most = MODELS[model]
         train = f"[flatten]\noutput = \"features-{model}\"\nhops = 2\nfanouts = [{most}, {most}]\n"
-        train += f"targets = \"train\"\n\n[train]\noutput = \"model-{model}\"\n"
-        train += f"hidden = [64]\nepochs = 1\n{keys}\n"
-        run(args, "train", INPUT.format(work="work", edges="edges.parquet") + train)
+        targets = "" if args.pairs else "targets = \"train\"\n"
+        train += f"{targets}\n[train]\noutput = \"model-{model}\"\nepochs = 1\n{keys}"
+        hidden = "[64, 64]\nnegatives = { random = 4 }" if args.pairs else "[64]"
+        train += f"hidden = {hidden}\n\n"
+        run(args, "train", head(args, "work", "edges.parquet") + train)
         infer = f"[infer]\nmodel = \"model-{model}\"\noutput = \"OUT\"\n\n"
-        start = INPUT.format(work="work", edges="edges.parquet")
+        start = head(args, "work", "edges.parquet")
         first = start + infer.replace("OUT", f"first-{model}") + "[incremental]\n"
         shutil.rmtree(args.dir / f"first-{model}", ignore_errors=True)
         run(args, "first", first)
@@ -255,7 +271,7 @@ def main():
                 name: start + text + infer.replace("OUT", name) + of_parent
                 for name, text in tables.items()
             }
-            full = INPUT.format(work="work-full", edges=f"{folder.name}/edges.parquet")
+            full = head(args, "work-full", f"{folder.name}/edges.parquet")
             jobs["full"] = full + infer.replace("OUT", "full")
 
             def compare():

@@ -48,6 +48,7 @@ fn open(graph: &GraphPlan, work: &Path) -> Result<Store> {
         keep: vec![FANOUT],
         samples: 1,
         redraw: true,
+        left_out: false,
         hub_threshold: HUB_THRESHOLD,
         workers: 2,
         memory_budget: 8 << 30,

@@ -91,7 +91,10 @@ pub(crate) enum PairChanges {
     Table(Box<PairTable>),
     /// Pairs are edges: the upserted rows of the table of changes of their relation.
     OfEdges(Box<PairsPlan>),
-    /// All pairs, as they are now.
+    /// All pairs, as they are now. New nodes have the numbers that [`Numbers::apply`] gives them, in the
+    /// order of [`Changes::nodes`].
+    ///
+    /// [`Numbers::apply`]: crate::Numbers::apply
     Whole(Vec<Pair>),
 }
 

@@ -165,57 +165,56 @@ impl<'a> Draws<'a> {
         })
     }
 
-    /// Returns the sources of all in-edges of a node in the parent's table, ascending; none if they
-    /// were edited since the store was built, or some are left out because they equal a pair.
-    pub(crate) fn unedited(&self, dst: NodeIdx) -> Option<&'a [NodeIdx]> {
-        let is_edited = self
-            .numbers
-            .parent()
-            .edits
-            .contains_key(&(self.relation, dst));
-        let stored = self.stored(dst).filter(|_| !is_edited)?;
-        let mut has_left_out = false;
-        let key = (self.relation, dst);
-        self.numbers
-            .visit_left_out(key, |_, _, _| has_left_out = true);
-        (!has_left_out).then_some(stored.src)
+    /// Returns what was edited of a node's in-edges in the parent since the store was built: of those
+    /// that carry messages, and of those that are left out because they equal a pair.
+    fn edits(&self, dst: NodeIdx) -> [Option<&'a Edits>; 2] {
+        let (parent, key) = (self.numbers.parent(), (self.relation, dst));
+        [parent.edits.get(&key), parent.left_out.get(&key)].map(|of| of.map(|edits| &**edits))
     }
 
-    /// As [`Self::visit_all`], with the in-edges that are left out because they equal a pair.
+    /// Returns the sources of all in-edges of a node in the parent's table, ascending: of those that
+    /// carry messages, and of those that are left out. None if some were edited since the store was
+    /// built.
+    pub(crate) fn unedited(&self, dst: NodeIdx) -> Option<[&'a [NodeIdx]; 2]> {
+        let stored = self
+            .stored(dst)
+            .filter(|_| self.edits(dst) == [None, None])?;
+        let left_out = self.numbers.stored_left_out((self.relation, dst));
+        Some([stored.src, left_out.map_or(&[], |of| of.src)])
+    }
+
+    /// Calls `visit` with source, weight and features of all in-edges of a node in the parent's table,
+    /// those included that are left out because they equal a pair. Parallel edges come one after the
+    /// other, in their order; sources ascend where no edge was edited.
     pub(crate) fn visit_table(&self, dst: NodeIdx, mut visit: impl FnMut(NodeIdx, f32, &[f32])) {
-        self.visit_all(dst, &mut visit);
-        self.numbers.visit_left_out((self.relation, dst), visit);
+        let left_out = self.numbers.stored_left_out((self.relation, dst));
+        match (self.edits(dst), self.stored(dst), left_out) {
+            ([None, None], Some(stored), Some(left_out)) => {
+                let mut from = 0;
+                for (at, src) in left_out.src.iter().enumerate() {
+                    let end = from + stored.src[from..].partition_point(|of| of < src);
+                    visit_range(&stored, from..end, &mut visit);
+                    visit_range(&left_out, at..at + 1, &mut visit);
+                    from = end;
+                }
+                visit_range(&stored, from..stored.src.len(), &mut visit);
+            }
+            ([edits, of_left_out], stored, left_out) => {
+                visit_after(stored, edits, &mut visit);
+                visit_after(left_out, of_left_out, &mut visit);
+            }
+        }
     }
 
-    /// Calls `visit` with source, weight and features of all in-edges of a node in the parent;
-    /// parallel edges come one after the other, in their order.
-    pub(crate) fn visit_all(&self, dst: NodeIdx, visit: impl FnMut(NodeIdx, f32, &[f32])) {
-        let edits = self.numbers.parent().edits.get(&(self.relation, dst));
-        self.visit_edited(dst, edits.map(|of| &**of), visit);
-    }
-
-    /// As [`Self::visit_all`], after some edits of the store's in-edges.
+    /// Calls `visit` with source, weight and features of all in-edges of a node that carry messages
+    /// after some edits of the store's; parallel edges come one after the other, in their order.
     pub(crate) fn visit_edited(
         &self,
         dst: NodeIdx,
         edits: Option<&Edits>,
         mut visit: impl FnMut(NodeIdx, f32, &[f32]),
     ) {
-        if let Some(all) = self.stored(dst) {
-            let dim = all.feature.map_or(0, |of| of.len() / all.src.len().max(1));
-            let feature = all.feature.unwrap_or_default();
-            for (at, &src) in all.src.iter().enumerate() {
-                if edits.is_none_or(|of| !of.contains_key(&src)) {
-                    let weight = all.weight.map_or(1.0, |of| of[at]);
-                    visit(src, weight, &feature[at * dim..(at + 1) * dim]);
-                }
-            }
-        }
-        for (&src, edges) in edits.into_iter().flat_map(|of| of.iter()) {
-            for edge in edges {
-                visit(src, edge.weight, &edge.feature);
-            }
-        }
+        visit_after(self.stored(dst), edits, &mut visit);
     }
 
     /// Returns the first in-edges of a node in the store.
@@ -388,6 +387,40 @@ impl<'a> Draws<'a> {
             self.least.truncate(self.keep);
         }
         self.least.push(edge);
+    }
+}
+
+/// Visits some in-edges of a list.
+fn visit_range(
+    all: &InEdges<'_>,
+    range: Range<usize>,
+    visit: &mut impl FnMut(NodeIdx, f32, &[f32]),
+) {
+    let dim = all.feature.map_or(0, |of| of.len() / all.src.len().max(1));
+    let feature = all.feature.unwrap_or_default();
+    for at in range {
+        let weight = all.weight.map_or(1.0, |of| of[at]);
+        visit(all.src[at], weight, &feature[at * dim..(at + 1) * dim]);
+    }
+}
+
+/// Visits the in-edges of a list whose sources were not edited, and the edited ones after them.
+fn visit_after(
+    list: Option<InEdges<'_>>,
+    edits: Option<&Edits>,
+    visit: &mut impl FnMut(NodeIdx, f32, &[f32]),
+) {
+    if let Some(all) = list {
+        for (at, src) in all.src.iter().enumerate() {
+            if edits.is_none_or(|of| !of.contains_key(src)) {
+                visit_range(&all, at..at + 1, visit);
+            }
+        }
+    }
+    for (&src, edges) in edits.into_iter().flat_map(|of| of.iter()) {
+        for edge in edges {
+            visit(src, edge.weight, &edge.feature);
+        }
     }
 }
 

@@ -23,7 +23,8 @@ const META: &str = "overlay.json";
 const TARGETS: &str = "targets.arrow";
 
 /// Files of pairs and of the edges that they leave out, which overlays without pairs lack.
-const PAIRS: [&str; 2] = ["pairs.arrow", "left-out.arrow"];
+const PAIRS: &str = "pairs.arrow";
+const LEFT_OUT: &str = "left-out.arrow";
 
 /// Rows of a record batch.
 const ROWS: usize = 1 << 13;
@@ -168,8 +169,8 @@ impl Overlay {
             ("kept.arrow", in_batches(&kept, kept_batch)),
         ];
         if !pairs.is_empty() || !left_out.is_empty() {
-            tables.push((PAIRS[0], in_batches(&pairs, pairs_batch)));
-            tables.push((PAIRS[1], in_batches(&left_out, edits_batch)));
+            tables.push((PAIRS, in_batches(&pairs, pairs_batch)));
+            tables.push((LEFT_OUT, in_batches(&left_out, edits_batch)));
         }
         tables
     }
@@ -235,7 +236,7 @@ impl Overlay {
             all.kept.insert(key, Arc::new(kept));
             Some(())
         })?;
-        if meta.files.iter().any(|file| file.path == PAIRS[0]) {
+        if meta.files.iter().any(|file| file.path == PAIRS) {
             overlay.read_pairs(dir)?;
         }
         let mut files = meta.files;
@@ -245,12 +246,12 @@ impl Overlay {
 
     /// Reads the pairs, and the edges that they leave out.
     fn read_pairs(&mut self, dir: &Path) -> Result<(), StoreError> {
-        self.read_rows(dir, PAIRS[0], &mut |all, columns, row| {
+        self.read_rows(dir, PAIRS, &mut |all, columns, row| {
             let (ends, pair) = columns.pair(row)?;
             all.pairs.insert(ends, pair);
             Some(())
         })?;
-        self.read_rows(dir, PAIRS[1], &mut |all, columns, row| {
+        self.read_rows(dir, LEFT_OUT, &mut |all, columns, row| {
             let (key, src, edges) = columns.edit(row)?;
             Arc::make_mut(all.left_out.entry(key).or_default()).insert(src, edges);
             Some(())

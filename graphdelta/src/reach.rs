@@ -155,7 +155,7 @@ impl ReachPlan {
 ///
 /// # Errors
 ///
-/// If an edge that is not there is deleted, or a removed node still has edges.
+/// If an edge that is not there is deleted, a removed node still has edges, or a split has no pair.
 ///
 /// # Panics
 ///
@@ -166,6 +166,7 @@ pub fn reach(
     out: &OutEdges,
     plan: &ReachPlan,
 ) -> Result<(Reach, Overlay), DeltaError> {
+    numbers.check_splits()?;
     let enough = plan.keep();
     let mut both = enough.iter().zip(&out.keep);
     assert!(

@@ -194,12 +194,14 @@ impl Snapshot {
                 let changed = edges::changes(of_table.relation, &of_table.plan, &known);
                 changed.map_err(|e| e.under_key(OF_SNAPSHOT, "edges", &of_table.name))
             });
+            let edges = edges.collect::<Result<_, _>>()?;
+            // The edges are no longer in memory.
             let pairs = self.pairs.as_ref().map(|plan| read_pairs(plan, &known));
             let pairs = pairs.transpose().map_err(|e| self.named(e.into()))?;
             Ok(Changes {
                 nodes,
+                edges,
                 pairs: pairs.map(PairChanges::Whole),
-                edges: edges.collect::<Result<_, _>>()?,
             })
         })
     }
@@ -266,7 +268,11 @@ fn open_pairs(
             });
         }
     };
-    Ok(Some(Box::new(pairs.with_table(ends)?)))
+    let named = |e| match relation {
+        Some(_) => DeltaError::from(e),
+        None => DeltaError::from(e).under_key(OF_SNAPSHOT, "pairs", ""),
+    };
+    Ok(Some(Box::new(pairs.with_table(ends).map_err(named)?)))
 }
 
 impl OfType {

@@ -169,6 +169,7 @@ fn store_plan(
         keep: vec![keep],
         samples: 1,
         redraw: false,
+        left_out: false,
         hub_threshold: settings.number("hub-threshold", "10000")? as u64,
         workers: settings.number("workers", "2")?,
         memory_budget: settings.number("memory-mib", "2048")? << 20,

@@ -39,9 +39,10 @@ pub fn compact(
         return Err(FlattenError::Key {
             key: "compact",
             value: from.display().to_string(),
-            allowed: "graph features of pairs have no rows of other outputs, so that there is \
-                      nothing to compact"
-                .to_owned(),
+            allowed:
+                "an output of graph features of pairs, which cannot be compacted: it has no rows \
+                      of other outputs"
+                    .to_owned(),
         });
     }
     compaction.check_apart()?;

@@ -53,6 +53,7 @@
 //!     keep: vec![plan.sample().keep()],
 //!     samples: plan.samples(),
 //!     redraw: false,
+//!     left_out: false,
 //!     hub_threshold: HUB_THRESHOLD,
 //!     workers: 2,
 //!     memory_budget: 64 << 20,

@@ -478,6 +478,7 @@ mod tests {
             keep: vec![5],
             samples: 1,
             redraw: false,
+            left_out: false,
             hub_threshold: 100,
             workers: 2,
             memory_budget: 1 << 20,

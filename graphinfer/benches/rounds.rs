@@ -207,6 +207,7 @@ fn store_of(graph: GraphPlan, work: &Path, workers: usize, keep: usize) -> Resul
         sampling: Sampling::Uniform,
         samples: 1,
         redraw: false,
+        left_out: false,
         hub_threshold: 10_000,
         workers,
         memory_budget: 2 << 30,

@@ -72,6 +72,7 @@
 //!         keep: vec![usize::MAX],
 //!         samples: 1,
 //!         redraw: false,
+//!         left_out: false,
 //!         hub_threshold: 10_000,
 //!         workers: 2,
 //!         memory_budget: 1 << 26,

@@ -14,10 +14,10 @@ use crate::threads::Threads;
 use cluster::open_output;
 use graphdelta::{
     Changes, KeptRowsOf, KeptVersions, NewTables, OfStore, Parent, Reached, Snapshot, VersionInput,
-    Work, find_kept, finish_version, join_parts, named_parent,
+    Work, check_graph, find_kept, finish_version, join_parts, named_parent,
 };
 use schemas::{
-    Dangling, EmbeddingsDataset, Event, GraphPlan, KeptOutput, Manifest, NodeIdx, Opened, Output,
+    EmbeddingsDataset, Event, GraphPlan, KeptOutput, Manifest, NodeIdx, Opened, Output,
     ParentOutput, Progress, Sampling, VersionMeta, error_chain, write_version_part,
 };
 use serde_json::{Value, json};
@@ -125,14 +125,8 @@ pub fn check_kept_model(plan: &InferPlan, graph: &GraphPlan) -> Result<(), Infer
 ///
 /// Says which property of the graph or the plan prevents it.
 pub fn check_kept_plan(plan: &InferPlan, graph: &GraphPlan) -> Result<(), InferError> {
-    let mut relations = graph.relations.iter();
-    let problem = match () {
-        () if relations.any(|of| of.edges.dangling() == Dangling::Drop) => {
-            "`dangling` is \"drop\", so a new node may have edges that were left out before"
-        }
-        () => return refuse_plan(plan),
-    };
-    Err(InferError::FullRun(problem))
+    check_graph(graph)?;
+    refuse_plan(plan)
 }
 
 /// Opens a model whose rows can be kept.

@@ -86,7 +86,8 @@ fn look(job: &Job) -> Result<Looked, JobError> {
         plan.check_graph(&survey.meta)?;
     }
     let pairs = PairSurvey::read(&job.graph, &survey)?;
-    if let Some(PairSurvey { counts, .. }) = &pairs {
+    // The changes of a version give pairs other splits.
+    if let (Some(PairSurvey { counts, .. }), None) = (&pairs, job.flatten_version()) {
         pair_splits(job, counts)?;
     }
     if let Some(plan) = job.score.as_ref().filter(|_| job.runs(Stage::Score)) {

@@ -242,11 +242,11 @@ fn later_version(job: &Job) -> Result<Option<&InferPlan>, JobError> {
 }
 
 /// Checks, before a stage writes, that the store's pairs have the splits that the selected stages
-/// need.
+/// need. The changes of a version give pairs other splits.
 fn stored_splits(job: &Job, store: &Store) -> Result<(), JobError> {
-    match &store.meta().pairs {
-        Some(counts) => pair_splits(job, counts),
-        None => Ok(()),
+    match (&store.meta().pairs, job.flatten_version()) {
+        (Some(counts), None) => pair_splits(job, counts),
+        _ => Ok(()),
     }
 }
 

@@ -277,6 +277,7 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
         keep: need.keep,
         samples: need.samples,
         redraw: need.redraw || job.versions.are_kept,
+        left_out: job.versions.are_kept,
         hub_threshold,
         workers: job.workers,
         memory_budget: usize::try_from(job.memory_budget.as_u64()).unwrap_or(usize::MAX),

@@ -167,6 +167,7 @@ fn store_plan(settings: &Settings, data: &Path, dir: &Path) -> Result<StorePlan>
         keep: vec![keep],
         samples: 1,
         redraw: false,
+        left_out: false,
         hub_threshold: HUB_THRESHOLD,
         workers: settings.number("workers", "2")?,
         memory_budget: settings.number("memory-mib", "8192")? << 20,

@@ -47,6 +47,7 @@
 //!     keep: vec![usize::MAX],
 //!     samples: 1,
 //!     redraw: false,
+//!     left_out: false,
 //!     hub_threshold: HUB_THRESHOLD,
 //!     workers: 2,
 //!     memory_budget: 64 << 20,

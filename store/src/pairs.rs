@@ -37,7 +37,7 @@ pub struct Pairs {
 }
 
 /// A row of a table of pairs, or several of one pair as one.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Pair {
     /// Of the ids of both ends, as [`PairsPlan::hash`] gives it.
     pub hash: u64,
@@ -160,7 +160,7 @@ pub fn read_pairs(
     let read = read.into_iter().collect::<Result<Vec<_>, _>>()?;
     let (pairs, unknown): (Vec<Vec<Pair>>, Vec<_>) = read.into_iter().unzip();
     check_ids(plan, unknown.into_iter().flatten().min())?;
-    let mut pairs = distinct(plan, pairs.concat())?;
+    let mut pairs = distinct(plan, pairs.into_iter().flatten().collect())?;
     pairs.retain(|pair| plan.keeps(pair.split));
     Ok(pairs)
 }
@@ -315,29 +315,35 @@ fn distinct(plan: &PairsPlan, mut pairs: Vec<Pair>) -> Result<Vec<Pair>, StoreEr
     if let Some((row, earlier, key)) = disagreeing {
         return Err(plan.disagreeing(row, earlier, key).into());
     }
-    let mut distinct = Vec::with_capacity(pairs.len());
-    for equal in pairs.chunk_by(is_same) {
-        let mut pair = equal[0].clone();
-        if equal.len() > 1 {
+    let (mut start, mut num_distinct) = (0, 0);
+    while start < pairs.len() {
+        let all = &pairs[start..];
+        let same = all.iter().take_while(|other| is_same(&all[0], other));
+        let end = start + same.count();
+        let mut pair = std::mem::take(&mut pairs[start]);
+        if end > start + 1 {
+            let others = &pairs[start + 1..end];
+            let equal = || std::iter::once(&pair).chain(others);
             // The sum does not depend on the order of the rows.
-            let mut weights: Vec<f32> = equal.iter().map(|of| of.weight).collect();
+            let mut weights: Vec<f32> = equal().map(|of| of.weight).collect();
             weights.sort_unstable_by(f32::total_cmp);
             let sum: f64 = weights.into_iter().map(f64::from).sum();
             #[expect(clippy::cast_possible_truncation, reason = "weights are 32-bit floats")]
             let sum = sum as f32;
-            pair.weight = sum;
-            pair.time = equal.iter().map(|of| of.time).min().unwrap_or_default();
+            let time = equal().map(|of| of.time).min().unwrap_or_default();
             let mut negatives = Vec::new();
-            for &node in equal.iter().flat_map(|of| &of.negatives) {
+            for &node in equal().flat_map(|of| &of.negatives) {
                 if !negatives.contains(&node) {
                     negatives.push(node);
                 }
             }
-            pair.negatives = negatives.into();
+            (pair.weight, pair.time, pair.negatives) = (sum, time, negatives.into());
         }
-        distinct.push(pair);
+        pairs[num_distinct] = pair;
+        (start, num_distinct) = (end, num_distinct + 1);
     }
-    Ok(distinct)
+    pairs.truncate(num_distinct);
+    Ok(pairs)
 }
 
 fn is_same(left: &Pair, right: &Pair) -> bool {

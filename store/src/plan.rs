@@ -26,6 +26,9 @@ pub struct StorePlan {
     pub samples: u32,
     /// Whether all in-edges are kept beside the samples, so that others can be drawn later.
     pub redraw: bool,
+    /// Whether all in-edges that equal a pair are kept too, so that changes of pairs can bring them
+    /// back.
+    pub left_out: bool,
     /// In-degree above which a node's in-edges are spread over all workers.
     pub hub_threshold: u64,
     /// Worker threads, and partitions of the store.
@@ -59,11 +62,9 @@ impl StorePlan {
         }
     }
 
-    /// Tells whether the in-edges that equal a pair are kept too: changes of pairs may bring them
-    /// back. Pairs of walks follow from all edges, so that changes of these are not supported.
+    /// Tells whether the store has in-edges that equal a pair.
     pub(crate) fn keeps_left_out(&self) -> bool {
-        let pairs = self.graph.pairs.as_ref();
-        self.redraw && pairs.is_some_and(|of| of.walks().is_none())
+        self.left_out && self.graph.pairs.is_some()
     }
 
     /// Returns the lists of each node and relation: one for each sample and, with `redraw`, the list

@@ -11,7 +11,7 @@ use hashbrown::HashTable;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 use schemas::{
-    EdgeRows, GraphPlan, Ids, LocalIdx, NodeIdx, PairsPlan, Split, SplitCounts, hash_int,
+    EdgeRows, GraphPlan, Ids, LocalIdx, NodeIdx, PairsPlan, Split, SplitShares, hash_int,
 };
 use serde::{Deserialize, Serialize};
 use store::{
@@ -30,7 +30,7 @@ pub(crate) type PairEnds = (NodeIdx, NodeIdx);
 type ChangedPairs = BTreeMap<PairEnds, Option<PairRow>>;
 
 /// What a version knows of a pair besides its ends.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PairRow {
     pub(crate) split: Split,
     /// 1 for a link, 0 for none; 1 where pairs have no labels.
@@ -39,6 +39,15 @@ pub(crate) struct PairRow {
     pub(crate) weight: f32,
     /// Hard negatives.
     pub(crate) negatives: Vec<NodeIdx>,
+}
+
+impl PartialEq for PairRow {
+    /// Compares the bits of label and weight.
+    fn eq(&self, other: &Self) -> bool {
+        let bits = |of: &Self| [of.label, of.weight].map(f32::to_bits);
+        let is_same = |of: &Self| (of.split, bits(of)) == (self.split, bits(self));
+        is_same(other) && self.negatives == other.negatives
+    }
 }
 
 /// The pairs after some changes, and the edges that are left out because they equal one.
@@ -200,15 +209,71 @@ impl OfPairs {
         }
     }
 
+    /// Returns how all pairs of a day, each there once, differ from these.
+    fn differences(&self, store: &Store, all: &[Pair]) -> ChangedPairs {
+        let workers = 0..store.placement().workers();
+        let num_pairs = |worker| store.partition(worker).pairs().map_or(0, Pairs::len);
+        // By worker: whether the day has a pair.
+        let mut is_there: Vec<Vec<bool>> = workers
+            .map(|worker| vec![false; num_pairs(worker)])
+            .collect();
+        let mut edited = self.edits.clone();
+        let mut changed = ChangedPairs::new();
+        for pair in all {
+            let (ends, row) = PairRow::of(pair);
+            let stored = self.find(store, ends);
+            if let Some((worker, at)) = stored {
+                is_there[worker][at] = true;
+            }
+            let known = match (edited.remove(&ends), stored) {
+                (Some(edited), _) => edited,
+                (None, Some((worker, at))) => {
+                    let pairs = store.partition(worker).pairs();
+                    pairs.map(|pairs| PairRow::stored(pairs, at))
+                }
+                (None, None) => None,
+            };
+            if known != row {
+                changed.insert(ends, row);
+            }
+        }
+        let gone_since = edited.iter().filter(|(_, row)| row.is_some());
+        changed.extend(gone_since.map(|(&ends, _)| (ends, None)));
+        for (worker, pairs) in all_stored(store) {
+            let gone = ends_of(pairs).zip(&is_there[worker]);
+            let gone = gone.filter(|(ends, found)| !**found && !self.edits.contains_key(ends));
+            changed.extend(gone.map(|(ends, _)| (ends, None)));
+        }
+        changed
+    }
+
     /// Checks that splits have pairs, as a full run does.
     fn check_splits(&self, store: &Store) -> Result<(), DeltaError> {
-        let (mut counts, mut has_weight) = (SplitCounts::default(), false);
-        self.visit(store, |_, row| {
-            counts.add(row.split);
-            has_weight |= row.split == Split::Train && row.weight > 0.0;
-        });
+        let mut counts = store.meta().pairs.unwrap_or_default();
+        for (&ends, row) in &self.edits {
+            if let Some((worker, at)) = self.find(store, ends) {
+                let pairs = store.partition(worker).pairs();
+                let split = pairs.map_or(Split::None, |pairs| pairs.split[at]);
+                match split {
+                    Split::None => {}
+                    Split::Train => counts.train -= 1,
+                    Split::Val => counts.val -= 1,
+                    Split::Test => counts.test -= 1,
+                }
+            }
+            row.iter().for_each(|row| counts.add(row.split));
+        }
         self.plan.check_counts(&counts)?;
-        match has_weight {
+        let edited = self.edits.values().flatten();
+        let mut edited = edited.map(|row| (row.split, row.weight));
+        let weighs = |(split, weight): (Split, f32)| split == Split::Train && weight > 0.0;
+        let mut stored = all_stored(store).flat_map(|(_, pairs)| {
+            let all = ends_of(pairs).enumerate();
+            let left = all.filter(|(_, ends)| !self.edits.contains_key(ends));
+            let weight = |at| pairs.weight.as_ref().map_or(1.0, |of| of[at]);
+            left.map(move |(at, _)| (pairs.split[at], weight(at)))
+        });
+        match edited.any(weighs) || stored.any(weighs) {
             true => Ok(()),
             false => Err(self.plan.no_weight().into()),
         }
@@ -250,9 +315,26 @@ impl Numbers {
         Some(Pairs::of(&of_pairs.plan, &all))
     }
 
+    /// Checks, after the changes of all nights, that the splits of pairs are not empty.
+    ///
+    /// # Errors
+    ///
+    /// Names the first split without pairs.
+    pub(crate) fn check_splits(&self) -> Result<(), DeltaError> {
+        match &self.pairs {
+            Some(pairs) if pairs.edits != self.parent.pairs => pairs.check_splits(&self.store),
+            _ => Ok(()),
+        }
+    }
+
     fn of_pairs(&self) -> &OfPairs {
         let pairs = self.pairs.as_ref();
         pairs.expect("it is called for graphs with pairs alone")
+    }
+
+    /// Tells whether the edges between two nodes carry no messages.
+    fn leaves(&self, ends: PairEnds) -> bool {
+        self.of_pairs().leaves(&self.store, ends)
     }
 
     fn pair_split(&self, ends: PairEnds) -> Option<Split> {
@@ -321,17 +403,13 @@ impl Numbers {
         let changed = self.changed_pairs(changes, (nodes, edges))?;
         // Both directions of a pair leave out the same edges.
         let either = |&(a, b): &PairEnds| (a.min(b), a.max(b));
-        let left = changed.keys().map(either);
-        let left = left.map(|ends| (ends, self.of_pairs().leaves(&self.store, ends)));
-        let left: BTreeMap<PairEnds, bool> = left.collect();
+        let both = changed.keys().map(either);
+        let was_left_out = both.map(|ends| (ends, self.leaves(ends))).collect();
         let pairs = self.pairs.as_mut().expect("the graph has pairs");
         for (ends, row) in changed {
             pairs.set(&self.store, ends, row);
         }
-        if !left.is_empty() {
-            pairs.check_splits(&self.store)?;
-        }
-        let moved = self.moved_edges(&left, edges);
+        let moved = self.moved_edges(&was_left_out, edges);
         edges.retain(|key, _| !self.of_pairs().plan.relations().contains(&key.0));
         self.move_edges(moved, edges);
         self.check_removed_pairs(changes, nodes)
@@ -363,14 +441,7 @@ impl Numbers {
         match &changes.pairs {
             None => {}
             Some(PairChanges::Whole(all)) => {
-                let mut new: ChangedPairs = all.iter().map(PairRow::of).collect();
-                self.of_pairs().visit(&self.store, |ends, old| {
-                    let found = new.remove(&ends).flatten();
-                    if found.as_ref() != Some(old) {
-                        changed.insert(ends, found);
-                    }
-                });
-                changed.extend(new);
+                changed = self.of_pairs().differences(&self.store, all);
             }
             Some(PairChanges::OfEdges(upserts)) => {
                 let relation = self.of_pairs().from_edges;
@@ -406,6 +477,15 @@ impl Numbers {
         found.collect()
     }
 
+    /// Tells whether a row of the table of pairs may be in no split, so that it is not kept.
+    fn may_be_in_no_split(&self, (src, dst): PairEnds) -> bool {
+        let plan = &self.of_pairs().plan;
+        let drawn = |shares: &SplitShares| {
+            shares.draw(plan.hash(self.hash(src), self.hash(dst))) == Split::None
+        };
+        plan.shares().is_none_or(drawn)
+    }
+
     /// Notes the pairs that a table of changes deletes.
     fn delete_pairs(
         &self,
@@ -418,6 +498,7 @@ impl Numbers {
             let is_removed_now = matches!(nodes.get(node), Some(NodeChange::Removed(..)));
             !self.removed.contains(node) || is_removed_now
         };
+        let mut unknown = Vec::new();
         for rows in &table.deletes {
             let all_ends = self.find_pairs(rows, was_there);
             for (at, found) in all_ends.into_iter().enumerate() {
@@ -432,16 +513,26 @@ impl Numbers {
                 };
                 let src = found[0].ok_or_else(|| missing(&spec.src, &rows.src))?;
                 let dst = found[1].ok_or_else(|| missing(&spec.dst, &rows.dst))?;
-                if self.pair_split((src, dst)).is_none() {
-                    let [from, to] = [src, dst].map(|node| self.display(node));
-                    let problem = format!("there is no pair of {from} and {to} to delete");
-                    return Err(row_error(place(), problem));
+                let is_known = self.pair_split((src, dst)).is_some();
+                if !is_known && self.may_be_in_no_split((src, dst)) {
+                    unknown.push(place());
+                    continue;
                 }
-                if changed.insert((src, dst), None).is_some() {
-                    let problem = "the pair is deleted twice".to_owned();
-                    return Err(row_error(place(), problem));
-                }
+                let [from, to] = [src, dst].map(|node| self.display(node));
+                let problem = match (is_known, changed.insert((src, dst), None)) {
+                    (true, None) => continue,
+                    (true, Some(_)) => "the pair is deleted twice".to_owned(),
+                    (false, _) => format!("there is no pair of {from} and {to} to delete"),
+                };
+                return Err(row_error(place(), problem));
             }
+        }
+        if let Some((file, row)) = unknown.first() {
+            tracing::warn!(
+                "{} pairs to delete are in no split, or not there; the first is that of {row} of {}",
+                unknown.len(),
+                file.display()
+            );
         }
         Ok(())
     }
@@ -474,73 +565,82 @@ impl Numbers {
         Ok(())
     }
 
-    /// Finds which changed edges carry messages, and which are left out; `left` tells of changed
-    /// pairs whether their edges were left out before.
+    /// Finds which changed edges carry messages, and which are left out. `was_left_out` tells whether
+    /// the edges of changed pairs were left out before.
     fn moved_edges(
         &self,
-        left: &BTreeMap<PairEnds, bool>,
+        was_left_out: &BTreeMap<PairEnds, bool>,
         edges: &BTreeMap<EdgeKey, EdgeChange>,
     ) -> MovedEdges {
-        let (pairs, graph) = (self.of_pairs(), &self.store.meta().graph);
+        let (plan, graph) = (&self.of_pairs().plan, &self.store.meta().graph);
         let mut moved = MovedEdges::default();
-        let of_pairs = |key: &EdgeKey| pairs.plan.relations().contains(&key.0);
-        for (&key, change) in edges.iter().filter(|(key, _)| of_pairs(key)) {
-            let (_, dst, src) = key;
-            let (messages, left_out) = (self.message_edges(key), self.left_out_edges(key));
-            if pairs.leaves(&self.store, (src, dst)) {
-                if change.edges.is_empty() && messages.is_empty() && left_out.is_empty() {
-                    // There is no such edge: the change is refused with the others.
-                    moved.messages.insert(key, change.clone());
-                    continue;
-                }
-                if !messages.is_empty() {
-                    let none = EdgeChange {
-                        edges: Vec::new(),
-                        row: change.row,
-                    };
-                    moved.messages.insert(key, none);
-                }
-                moved.left_out.push((key, change.edges.clone()));
-            } else {
-                let is_gone = change.edges.is_empty() && messages.is_empty();
-                if !left_out.is_empty() {
-                    moved.left_out.push((key, Vec::new()));
-                }
-                if left_out.is_empty() || !is_gone {
-                    moved.messages.insert(key, change.clone());
-                }
+        for (&key, change) in edges {
+            if plan.relations().contains(&key.0) {
+                self.move_changed((key, change), &mut moved);
             }
         }
-        for (&(a, b), &was_left) in left {
-            let is_left = pairs.leaves(&self.store, (a, b));
-            let ends = pairs.plan.relations().iter();
-            let keys = ends.flat_map(|&relation| [(relation, a, b), (relation, b, a)]);
+        for (&(a, b), was_before) in was_left_out {
+            let is_left_out = self.leaves((a, b));
+            let relations = plan.relations().iter();
+            let keys = relations.flat_map(|&relation| [(relation, a, b), (relation, b, a)]);
             let keys = keys.filter(|&(relation, dst, src)| {
                 let of = &graph.relations[relation];
                 (of.from, of.to) == (self.type_of(src), self.type_of(dst))
             });
-            for key in keys.filter(|key| is_left != was_left && !edges.contains_key(key)) {
-                let moving = match is_left {
-                    true => self.message_edges(key),
-                    false => self.left_out_edges(key),
-                };
-                if moving.is_empty() {
-                    continue;
+            for key in keys.filter(|key| !edges.contains_key(key)) {
+                if is_left_out != *was_before {
+                    self.move_as_they_are(key, is_left_out, &mut moved);
                 }
-                let (messages, left_out) = match is_left {
-                    true => (Vec::new(), moving),
-                    false => (moving, Vec::new()),
-                };
-                // No row is at fault: edges that are there can be taken.
-                let change = EdgeChange {
-                    edges: messages,
-                    row: (0, 0),
-                };
-                moved.messages.insert(key, change);
-                moved.left_out.push((key, left_out));
             }
         }
         moved
+    }
+
+    /// Divides a change of edges between those that carry messages and those that are left out.
+    fn move_changed(&self, (key, change): (EdgeKey, &EdgeChange), moved: &mut MovedEdges) {
+        let (_, dst, src) = key;
+        let (messages, left_out) = (self.message_edges(key), self.left_out_edges(key));
+        if messages.is_empty() && left_out.is_empty() && change.edges.is_empty() {
+            // There is no such edge: the change is refused with the others.
+            moved.messages.insert(key, change.clone());
+            return;
+        }
+        let (new_messages, new_left_out) = match self.leaves((src, dst)) {
+            true => (Vec::new(), change.edges.clone()),
+            false => (change.edges.clone(), Vec::new()),
+        };
+        if !(messages.is_empty() && new_messages.is_empty()) {
+            let of_messages = EdgeChange {
+                edges: new_messages,
+                row: change.row,
+            };
+            moved.messages.insert(key, of_messages);
+        }
+        if !(left_out.is_empty() && new_left_out.is_empty()) {
+            moved.left_out.push((key, new_left_out));
+        }
+    }
+
+    /// Moves edges that a pair leaves out from now on, or no longer does.
+    fn move_as_they_are(&self, key: EdgeKey, is_left_out: bool, moved: &mut MovedEdges) {
+        let moving = match is_left_out {
+            true => self.message_edges(key),
+            false => self.left_out_edges(key),
+        };
+        if moving.is_empty() {
+            return;
+        }
+        let (messages, left_out) = match is_left_out {
+            true => (Vec::new(), moving),
+            false => (moving, Vec::new()),
+        };
+        // No row is at fault: edges that are there can be taken.
+        let change = EdgeChange {
+            edges: messages,
+            row: (0, 0),
+        };
+        moved.messages.insert(key, change);
+        moved.left_out.push((key, left_out));
     }
 
     /// Checks that no pair has a removed node.
@@ -568,44 +668,28 @@ impl Numbers {
         };
         let [id, from, to] = [node, src, dst].map(|of| self.display(of));
         let what = match self.of_pairs().from_edges {
-            Some(_) => "edges",
-            None => "pairs",
+            Some(_) => "its edges",
+            None => "the pair",
         };
-        let problem = format!(
-            "node {id} is deleted, but the pair of {from} and {to} has it; delete its {what} in the \
-             same night"
-        );
+        let problem = match [src, dst].contains(&node) {
+            true => format!(
+                "node {id} is deleted, but the pair of {from} and {to} has it; delete {what} in the \
+                 same night"
+            ),
+            false => format!(
+                "node {id} is deleted, but it is a hard negative of the pair of {from} and {to}; \
+                 delete the pair, or upsert it without the node, in the same night"
+            ),
+        };
         Err(changes.node_error(type_idx, row, problem))
     }
 
-    /// Calls `visit` with source, weight and features of the in-edges of a node that the parent
-    /// leaves out; parallel edges come one after the other, in their order.
-    pub(crate) fn visit_left_out(
-        &self,
-        (relation, dst): (usize, NodeIdx),
-        mut visit: impl FnMut(NodeIdx, f32, &[f32]),
-    ) {
-        let edits = self.parent.left_out.get(&(relation, dst));
+    /// Returns the in-edges of a node that the store leaves out because they equal a pair, by source;
+    /// none if it keeps no such edges.
+    pub(crate) fn stored_left_out(&self, (relation, dst): (usize, NodeIdx)) -> Option<InEdges<'_>> {
         let to = self.store.meta().graph.relations[relation].to;
-        let is_stored = self.is_stored(dst) && self.type_of(dst) == to;
-        let stored = is_stored.then(|| {
-            let (owner, local) = self.placement().owner_and_local(dst);
-            self.store.partition(owner).left_out(relation, local)
-        });
-        if let Some(all) = stored.flatten() {
-            let dim = all.feature.map_or(0, |of| of.len() / all.src.len().max(1));
-            let feature = all.feature.unwrap_or_default();
-            for (at, &src) in all.src.iter().enumerate() {
-                if edits.is_none_or(|of| !of.contains_key(&src)) {
-                    let weight = all.weight.map_or(1.0, |of| of[at]);
-                    visit(src, weight, &feature[at * dim..(at + 1) * dim]);
-                }
-            }
-        }
-        for (&src, edges) in edits.into_iter().flat_map(|of| of.iter()) {
-            for edge in edges {
-                visit(src, edge.weight, &edge.feature);
-            }
-        }
+        let is_stored = self.pairs.is_some() && self.is_stored(dst) && self.type_of(dst) == to;
+        let (owner, local) = is_stored.then(|| self.placement().owner_and_local(dst))?;
+        self.store.partition(owner).left_out(relation, local)
     }
 }

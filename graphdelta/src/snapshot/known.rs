@@ -208,7 +208,8 @@ impl<'a> Known<'a> {
         Ok(twice)
     }
 
-    /// Adds a node that the parent does not have; false if it was added before.
+    /// Adds a node that the parent does not have; false if it was added before. It gets the number
+    /// that [`Numbers::apply`] gives it later, because both add nodes in the same order.
     pub(super) fn add_new(&mut self, type_idx: usize, ids: &Ids, at: usize) -> bool {
         if self.find(type_idx, ids, at).is_some() {
             return true;

@@ -311,6 +311,7 @@ pub(crate) fn build(
         keep: keep.to_vec(),
         samples: 1,
         redraw: true,
+        left_out: true,
         hub_threshold: HUB_THRESHOLD,
         workers,
         memory_budget: 1 << 24,

@@ -50,6 +50,7 @@ impl Tables {
             keep: plan.sample().keep_by_relation(),
             samples: plan.samples(),
             redraw: true,
+            left_out: false,
             hub_threshold: 10,
             workers,
             memory_budget: 1 << 24,

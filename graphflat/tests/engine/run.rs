@@ -129,6 +129,7 @@ impl Tables {
             keep: vec![keep_at_hop(&settings.fanouts, 0, 0)],
             samples: settings.samples,
             redraw: settings.redraw,
+            left_out: false,
             hub_threshold: settings.hub_threshold,
             workers: settings.workers,
             memory_budget: settings.memory_budget,

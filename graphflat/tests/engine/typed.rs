@@ -78,6 +78,7 @@ impl Tables {
             keep: plan.sample().keep_by_relation(),
             samples: settings.samples,
             redraw: settings.redraw,
+            left_out: false,
             hub_threshold: settings.hub_threshold,
             workers: settings.workers,
             memory_budget: settings.memory_budget,

@@ -367,6 +367,7 @@ impl Graph {
             keep: vec![keep],
             samples: 1,
             redraw: false,
+            left_out: false,
             hub_threshold: HUB_THRESHOLD,
             workers,
             memory_budget,

@@ -286,6 +286,7 @@ pub(crate) fn store(
         keep: keep.to_vec(),
         samples: 1,
         redraw: false,
+        left_out: false,
         hub_threshold: 20,
         workers,
         memory_budget: 1 << 24,
