@@ -156,7 +156,7 @@ impl Attention {
         let (csr, heads, mut factors) = (&*self.csr, self.heads, alpha.to_vec());
         let ranges = pieces(&csr.offset, csr.partitioning, heads);
         let parts = split_mut(&mut factors, &ranges, |v| self.slot_start(v) * heads);
-        run(
+        run::<F, _>(
             ranges.into_iter().zip(parts).collect(),
             #[inline(always)]
             |(range, part)| {
@@ -210,7 +210,7 @@ impl Attention {
         let outs = split_mut(&mut out, &ranges, |v| v * width);
         let alphas = split_mut(&mut alpha, &ranges, |v| self.slot_start(v) * heads);
         let parts = outs.into_iter().zip(alphas);
-        run(
+        run::<F, _>(
             ranges.into_iter().zip(parts).collect(),
             #[inline(always)]
             |(range, (outs, alphas))| {

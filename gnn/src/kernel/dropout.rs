@@ -19,7 +19,7 @@ impl Dropout {
         let cols = self.cols;
         let mut out = vec![F::ZERO; x.len()];
         let ranges = even_pieces(x.len() / cols, cols);
-        for_rows(
+        for_rows::<F, _, _>(
             &mut out,
             cols,
             ranges,

@@ -4,6 +4,8 @@ use std::fmt::Debug;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
+use super::instruction_set;
+
 /// A floating-point number a kernel can compute with.
 pub trait Float:
     Copy
@@ -41,6 +43,10 @@ pub trait Float:
     /// Returns e to the power of `self`.
     #[must_use]
     fn exp(self) -> Self;
+
+    /// Runs `work`, compiled for the instruction set in use: see [`super::instruction_set`]. In f64,
+    /// which only tests use, it is compiled for the smallest set alone.
+    fn run<R>(work: impl FnOnce() -> R) -> R;
 }
 
 impl Float for f32 {
@@ -94,6 +100,11 @@ impl Float for f32 {
         let power = f32::from_bits((rounded.to_bits() << 23).wrapping_add(0x3F80_0000));
         if self < -87.0 { 0.0 } else { sum * power }
     }
+
+    #[inline(always)]
+    fn run<R>(work: impl FnOnce() -> R) -> R {
+        instruction_set::run(work)
+    }
 }
 
 impl Float for f64 {
@@ -118,6 +129,11 @@ impl Float for f64 {
 
     fn exp(self) -> f64 {
         f64::exp(self)
+    }
+
+    #[inline(always)]
+    fn run<R>(work: impl FnOnce() -> R) -> R {
+        work()
     }
 }
 

@@ -226,7 +226,7 @@ pub fn node_scores<F: Float>(h: &[F], att: &[&[F]], heads: usize) -> Vec<F> {
     let cols = att.len() * heads;
     let mut s = vec![F::ZERO; num_rows * cols];
     let ranges = even_pieces(num_rows, att.len() * width);
-    for_rows(
+    for_rows::<F, _, _>(
         &mut s,
         cols,
         ranges,
@@ -274,7 +274,7 @@ impl Gat {
         let mut h = vec![F::ZERO; inputs[0].len()];
         let ranges = fixed_pieces(&csr.transposed().offset);
         let parts = split_mut(&mut h, &ranges, |u| u * width);
-        let partial = map(
+        let partial = map::<F, _, _>(
             ranges.into_iter().zip(parts).collect(),
             #[inline(always)]
             |(range, part)| {
@@ -319,7 +319,7 @@ impl Gat {
         let dsts = split_mut(&mut dst, &ranges, |v| v * heads);
         let edges = split_mut(&mut edge, &ranges, |v| csr.offset[v] as usize * edge_width);
         let parts = scores.into_iter().zip(dsts).zip(edges);
-        run(
+        run::<F, _>(
             ranges.into_iter().zip(parts).collect(),
             #[inline(always)]
             |(range, ((scores, dsts), edges))| {

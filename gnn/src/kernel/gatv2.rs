@@ -227,7 +227,7 @@ impl GatV2 {
         let scores = split_mut(&mut score, &ranges, |v| attention.slot_start(v) * heads);
         let rs = split_mut(&mut r, &ranges, |v| v * width);
         let tasks = ranges.into_iter().zip(scores.into_iter().zip(rs)).collect();
-        let partial = map(
+        let partial = map::<F, _, _>(
             tasks,
             #[inline(always)]
             |(range, (scores, rs))| {
@@ -299,7 +299,7 @@ impl Kernel for GatV2 {
         let mut l = vec![F::ZERO; inputs[0].len()];
         let ranges = pieces(&csr.transposed().offset, csr.partitioning, width);
         let work = || self.work(inputs[0], inputs, projection.as_ref());
-        for_rows(
+        for_rows::<F, _, _>(
             &mut l,
             width,
             ranges,

@@ -113,7 +113,7 @@ impl Gine {
         grad: &[F],
     ) -> (Vec<F>, Vec<F>) {
         let (csr, dim) = (&self.csr, inputs[2].len());
-        let partial = map(
+        let partial = map::<F, _, _>(
             fixed_pieces(&csr.offset),
             #[inline(always)]
             |range| {
@@ -146,7 +146,7 @@ impl Gather for Gine {
         let mut out = vec![F::ZERO; csr.num_rows() * dim];
         let ranges = pieces(&csr.offset, csr.partitioning, dim);
         let work = || self.work(x, inputs, &projection);
-        for_rows(
+        for_rows::<F, _, _>(
             &mut out,
             dim,
             ranges,
@@ -183,7 +183,7 @@ impl Kernel for Gine {
         let mut out = vec![F::ZERO; inputs[0].len()];
         let ranges = pieces(&transpose.offset, csr.partitioning, dim);
         let work = || self.work(inputs[0], inputs, &projection);
-        for_rows(
+        for_rows::<F, _, _>(
             &mut out,
             dim,
             ranges,

@@ -3,7 +3,6 @@
 use std::iter;
 
 use super::Float;
-use super::instruction_set::run;
 
 /// Sums of a score that are added up side by side; decides the bits of a score.
 const LANES: usize = 8;
@@ -36,7 +35,7 @@ impl<F: Float> LastMap<'_, F> {
     /// Sets `out` to the scores of each of some src rows with each of some dst rows,
     /// `[num_src, num_dst]`; the bits are those of [`score`](Self::score).
     pub(crate) fn score_all_into(&self, src: &[F], dst: &[F], out: &mut [F]) {
-        run(
+        F::run(
             #[inline(always)]
             || self.score_sides(src, dst, out),
         );

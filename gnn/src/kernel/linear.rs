@@ -102,7 +102,7 @@ impl Linear {
         let width = if x_needed { cols_in } else { 0 };
         let parts = split_mut(&mut d_x, &ranges, |block| self.row(block) * width);
         let tasks = ranges.into_iter().zip(parts).collect();
-        let partial = map(tasks, |(blocks, d_x): (Range<usize>, &mut [F])| {
+        let partial = map::<F, _, _>(tasks, |(blocks, d_x): (Range<usize>, &mut [F])| {
             let mut d_weight = vec![F::ZERO; if weight_needed { weight.len() } else { 0 }];
             let (mut scratch_g, mut scratch_x) = (Vec::new(), Vec::new());
             for block in blocks.clone() {
@@ -133,7 +133,7 @@ impl Kernel for Linear {
         let work: usize = inputs.iter().skip(1).step_by(2).map(|w| w.len()).sum();
         let ranges = even_pieces(self.num_blocks(), BLOCK * work);
         let parts = split_mut(&mut out, &ranges, |block| self.row(block) * self.cols);
-        run(ranges.into_iter().zip(parts).collect(), |(blocks, part)| {
+        run::<F, _>(ranges.into_iter().zip(parts).collect(), |(blocks, part)| {
             self.forward_blocks(inputs, blocks, part);
         });
         Forward::of(out, self.cols)

@@ -1,6 +1,5 @@
 //! Batch and layer normalisation of node rows.
 
-use super::instruction_set;
 use super::split::{even_pieces, for_rows};
 use super::{Float, Forward, Kernel, Saved};
 
@@ -23,7 +22,7 @@ pub struct BatchNorm {
 
 /// Returns the mean and the biased variance of each column of the first `active` rows.
 pub fn column_statistics<F: Float>(x: &[F], cols: usize, active: usize) -> (Vec<f64>, Vec<f64>) {
-    instruction_set::run(
+    F::run(
         #[inline(always)]
         || statistics(x, cols, active),
     )
@@ -72,7 +71,7 @@ impl BatchNorm {
 
 impl Kernel for BatchNorm {
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
-        instruction_set::run(
+        F::run(
             #[inline(always)]
             || {
                 let (x, weight, bias) = (inputs[0], inputs[1], inputs[2]);
@@ -96,7 +95,7 @@ impl Kernel for BatchNorm {
         grad: &[F],
         _needed: &[bool],
     ) -> Vec<Vec<F>> {
-        instruction_set::run(
+        F::run(
             #[inline(always)]
             || {
                 let (x, weight) = (inputs[0], inputs[1]);
@@ -166,7 +165,7 @@ impl Kernel for LayerNorm {
         let (x, weight, bias, cols) = (inputs[0], inputs[1], inputs[2], self.cols);
         let mut out = vec![F::ZERO; x.len()];
         let ranges = even_pieces(x.len() / cols, cols);
-        for_rows(
+        for_rows::<F, _, _>(
             &mut out,
             cols,
             ranges,
@@ -190,7 +189,7 @@ impl Kernel for LayerNorm {
         grad: &[F],
         _needed: &[bool],
     ) -> Vec<Vec<F>> {
-        instruction_set::run(
+        F::run(
             #[inline(always)]
             || {
                 let (x, weight, cols) = (inputs[0], inputs[1], self.cols);

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::prefetch::{AHEAD, prefetch};
 use super::split::{for_rows, pieces, run, split_mut};
 use super::spmm::weighted_sum;
-use super::{Csr, Float, Partitioning, Shared, instruction_set};
+use super::{Csr, Float, Partitioning, Shared};
 
 /// Edges grouped by row, with a coefficient each.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ impl<'a> EdgeLists<'a> {
         out: &mut [F],
     ) {
         let ranges = pieces(self.offset, self.partitioning, dim);
-        for_rows(
+        for_rows::<F, _, _>(
             out,
             dim,
             ranges,
@@ -106,7 +106,7 @@ impl<'a> EdgeLists<'a> {
         let outs = split_mut(out, &ranges, |row| row * dim);
         let totals = split_mut(total, &ranges, |row| row * dim);
         let tasks = ranges.into_iter().zip(outs.into_iter().zip(totals));
-        run(
+        run::<F, _>(
             tasks.collect(),
             #[inline(always)]
             |(range, (out, total))| {
@@ -134,7 +134,7 @@ impl<'a> EdgeLists<'a> {
     ) {
         let sums = rows.par_iter().map(|&v| {
             let mut sum = vec![F::ZERO; dim];
-            instruction_set::run(
+            F::run(
                 #[inline(always)]
                 || self.sum(v as usize, x, &mut sum),
             );
@@ -160,7 +160,7 @@ impl<'a> EdgeLists<'a> {
         (x, dim): (&[F], usize),
         out: &mut [F],
     ) {
-        instruction_set::run(
+        F::run(
             #[inline(always)]
             || {
                 for &v in rows {

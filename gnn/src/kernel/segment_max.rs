@@ -62,7 +62,7 @@ impl Gather for SegmentMax {
         let ranges = pieces(&csr.offset, csr.partitioning, dim);
         let outs = split_mut(&mut out, &ranges, |row| row * dim);
         let winners = split_mut(&mut winner, &ranges, |row| row * dim);
-        run(
+        run::<F, _>(
             ranges
                 .into_iter()
                 .zip(outs.into_iter().zip(winners))
@@ -105,7 +105,7 @@ impl Kernel for SegmentMax {
         let dim = inputs[0].len() / csr.num_cols;
         let mut out = vec![F::ZERO; inputs[0].len()];
         let ranges = pieces(&transposed.offset, csr.partitioning, dim);
-        for_rows(
+        for_rows::<F, _, _>(
             &mut out,
             dim,
             ranges,

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::instruction_set;
 use super::{Float, Partitioning};
 
 /// Below this many multiply-adds, work stays on one thread.
@@ -113,9 +112,9 @@ pub(super) fn split_mut<'a, T>(
 /// Runs `work` on every task, on several threads if there are several tasks.
 ///
 /// What is inlined into `work` is compiled for each instruction set.
-pub(super) fn run<T: Send>(tasks: Vec<T>, work: impl Fn(T) + Send + Sync) {
+pub(super) fn run<F: Float, T: Send>(tasks: Vec<T>, work: impl Fn(T) + Send + Sync) {
     let work = |task| {
-        instruction_set::run(
+        F::run(
             #[inline(always)]
             || work(task),
         )
@@ -131,7 +130,7 @@ pub(super) fn run<T: Send>(tasks: Vec<T>, work: impl Fn(T) + Send + Sync) {
 /// thread and share one value of `work`.
 ///
 /// What is inlined into `row` is compiled for each instruction set.
-pub(super) fn for_rows<T: Send, W>(
+pub(super) fn for_rows<F: Float, T: Send, W>(
     out: &mut [T],
     width: usize,
     pieces: Vec<Range<usize>>,
@@ -139,7 +138,7 @@ pub(super) fn for_rows<T: Send, W>(
     row: impl Fn(&mut W, usize, &mut [T]) + Send + Sync,
 ) {
     let parts = split_mut(out, &pieces, |row| row * width);
-    run(
+    run::<F, _>(
         pieces.into_iter().zip(parts).collect(),
         #[inline(always)]
         |(piece, part)| {
@@ -155,9 +154,12 @@ pub(super) fn for_rows<T: Send, W>(
 /// Runs `work` on every task and returns the results in the order of the tasks.
 ///
 /// What is inlined into `work` is compiled for each instruction set.
-pub(super) fn map<T: Send, R: Send>(tasks: Vec<T>, work: impl Fn(T) -> R + Send + Sync) -> Vec<R> {
+pub(super) fn map<F: Float, T: Send, R: Send>(
+    tasks: Vec<T>,
+    work: impl Fn(T) -> R + Send + Sync,
+) -> Vec<R> {
     let work = |task| {
-        instruction_set::run(
+        F::run(
             #[inline(always)]
             || work(task),
         )

@@ -31,7 +31,7 @@ impl Gather for Spmm {
         let dim = x.len() / csr.num_cols;
         let mut out = vec![F::ZERO; self.rows * dim];
         let ranges = pieces(&csr.offset[..=self.rows], csr.partitioning, dim);
-        for_rows(
+        for_rows::<F, _, _>(
             &mut out,
             dim,
             ranges,
@@ -71,7 +71,7 @@ impl Kernel for Spmm {
         let dim = inputs[0].len() / csr.num_cols;
         let mut out = vec![F::ZERO; inputs[0].len()];
         let ranges = pieces(&transposed.offset, csr.partitioning, dim);
-        for_rows(
+        for_rows::<F, _, _>(
             &mut out,
             dim,
             ranges,

@@ -123,7 +123,7 @@ impl Kernel for Update {
         let (inputs, cols) = (self.inputs(inputs), self.cols);
         let mut out = vec![F::ZERO; inputs.x.len()];
         let ranges = even_pieces(out.len() / cols, cols);
-        for_rows(
+        for_rows::<F, _, _>(
             &mut out,
             cols,
             ranges,
@@ -147,7 +147,7 @@ impl Kernel for Update {
         let mut slopes = grad.to_vec();
         let ranges = fixed_rows(slopes.len() / cols);
         let parts = split_mut(&mut slopes, &ranges, |row| row * cols);
-        let partial = map(
+        let partial = map::<F, _, _>(
             ranges.into_iter().zip(parts).collect(),
             #[inline(always)]
             |(range, part)| {

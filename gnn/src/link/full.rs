@@ -12,8 +12,8 @@ use rayon::prelude::*;
 
 use super::decoder::{Weights, add_scaled};
 use super::pairs::Pairs;
+use crate::kernel::Float;
 use crate::kernel::product::{Matrix, multiply};
-use crate::kernel::{Float, instruction_set};
 
 /// Largest number of src nodes whose exponentials are held.
 const HELD_MAX: usize = 256;
@@ -266,7 +266,7 @@ fn tile<F: Float>(
         sum: Vec::with_capacity(num_src),
         src: vec![F::ZERO; src.len()],
     };
-    instruction_set::run(
+    F::run(
         #[inline(always)]
         || {
             for row in exponentials.chunks_exact_mut(num_dst) {

@@ -29,7 +29,7 @@ impl Gather for DotScores {
         let mut out = vec![F::ZERO; csr.num_edges() * heads];
         let ranges = pieces(&csr.offset, csr.partitioning, width);
         let parts = split_mut(&mut out, &ranges, |v| csr.offset[v] as usize * heads);
-        map(
+        map::<F, _, _>(
             ranges.into_iter().zip(parts).collect(),
             #[inline(always)]
             |(range, part)| {
@@ -62,7 +62,7 @@ impl Kernel for DotScores {
         let (query, key, dim) = (inputs[0], inputs[1], width / heads);
         let mut of_query = vec![F::ZERO; query.len()];
         let ranges = pieces(&csr.offset, csr.partitioning, width);
-        for_rows(
+        for_rows::<F, _, _>(
             &mut of_query,
             width,
             ranges,
@@ -78,7 +78,7 @@ impl Kernel for DotScores {
         let transposed = csr.transposed();
         let mut of_key = vec![F::ZERO; key.len()];
         let ranges = pieces(&transposed.offset, csr.partitioning, width);
-        for_rows(
+        for_rows::<F, _, _>(
             &mut of_key,
             width,
             ranges,

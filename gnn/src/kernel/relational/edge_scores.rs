@@ -79,7 +79,7 @@ impl EdgeScores {
             .into_iter()
             .zip(edges.into_iter().zip(dsts))
             .collect();
-        let partial = map(
+        let partial = map::<F, _, _>(
             tasks,
             #[inline(always)]
             |(range, (slopes, dsts))| {
@@ -114,7 +114,7 @@ impl Kernel for EdgeScores {
         let mut out = vec![F::ZERO; csr.num_edges() * heads];
         let ranges = pieces(&csr.offset, csr.partitioning, heads);
         let parts = split_mut(&mut out, &ranges, |v| csr.offset[v] as usize * heads);
-        map(
+        map::<F, _, _>(
             ranges.into_iter().zip(parts).collect(),
             #[inline(always)]
             |(range, part)| {
@@ -143,7 +143,7 @@ impl Kernel for EdgeScores {
         let mut src = vec![F::ZERO; inputs[0].len()];
         let stride = inputs[0].len() / csr.num_cols;
         let ranges = pieces(&transposed.offset, csr.partitioning, heads);
-        for_rows(
+        for_rows::<F, _, _>(
             &mut src,
             stride,
             ranges,

@@ -71,7 +71,7 @@ impl EdgeSoftmax {
         let ranges = pieces(&csr.offset, csr.partitioning, heads);
         let start = |v: usize| csr.offset[v] as usize * heads;
         let parts = split_mut(values, &ranges, start);
-        map(
+        map::<F, _, _>(
             ranges.into_iter().zip(parts).collect(),
             #[inline(always)]
             |(range, part)| {

@@ -28,7 +28,7 @@ impl Gather for HeadSum {
         let alpha = inputs[0];
         let mut out = vec![F::ZERO; csr.num_rows() * width];
         let ranges = pieces(&csr.offset, csr.partitioning, width);
-        for_rows(
+        for_rows::<F, _, _>(
             &mut out,
             width,
             ranges,
@@ -63,7 +63,7 @@ impl Kernel for HeadSum {
         let mut of_alpha = vec![F::ZERO; alpha.len()];
         let ranges = pieces(&csr.offset, csr.partitioning, width);
         let parts = split_mut(&mut of_alpha, &ranges, |v| csr.offset[v] as usize * heads);
-        map(
+        map::<F, _, _>(
             ranges.into_iter().zip(parts).collect(),
             #[inline(always)]
             |(range, part)| {
@@ -78,7 +78,7 @@ impl Kernel for HeadSum {
         let transposed = csr.transposed();
         let mut of_x = vec![F::ZERO; x.len()];
         let ranges = pieces(&transposed.offset, csr.partitioning, width);
-        for_rows(
+        for_rows::<F, _, _>(
             &mut of_x,
             width,
             ranges,

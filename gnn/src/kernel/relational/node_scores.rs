@@ -34,7 +34,7 @@ impl Kernel for NodeScores {
         let mut slopes = vec![F::ZERO; h.len()];
         let ranges = fixed_rows(h.len() / width);
         let parts = split_mut(&mut slopes, &ranges, |u| u * width);
-        let partial = map(
+        let partial = map::<F, _, _>(
             ranges.into_iter().zip(parts).collect(),
             #[inline(always)]
             |(range, part)| {

@@ -26,7 +26,7 @@ impl RowNormalize {
     fn each_row<F: Float>(&self, x: &[F], set: impl Fn(usize, &mut [F]) + Send + Sync) -> Vec<F> {
         let mut out = vec![F::ZERO; x.len()];
         let ranges = even_pieces(x.len() / self.cols, self.cols);
-        for_rows(
+        for_rows::<F, _, _>(
             &mut out,
             self.cols,
             ranges,
