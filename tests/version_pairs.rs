@@ -338,6 +338,55 @@ fn check_training(bench: &Bench, world: &PairWorld, keys: Keys<'_>) {
     assert!(weights("of-version") == weights("of-day"), "{}", keys.pairs);
 }
 
+/// The tables of a job do not have the pairs of a version, so they are neither known nor ranked.
+#[test]
+fn pairs_of_a_version_are_not_scored_by_other_tables() {
+    let (bench, mut world) = (
+        Bench::empty(),
+        PairWorld::new(Graph::Untyped(World::new()), false),
+    );
+    world.night(&bench, "unused", "start");
+    let start = world.head("work", "start", EDGES);
+    let first = start.clone()
+        + &PLAIN.flatten("0")
+        + &PLAIN.train("model")
+        + "[infer]\noutput = \"out/v0\"\n\n[incremental]\n";
+    PLAIN.run(&bench, &first, &[]);
+    world.night(&bench, "night", "tables");
+    let version = start.clone()
+        + &world.tables("changes", "night")
+        + "[infer]\noutput = \"out/v1\"\nmodel = \"out/model\"\n\n\
+           [incremental]\nparent = \"out/v0\"\n";
+    PLAIN.run(&bench, &version, &[]);
+    let compact = [
+        "compact",
+        "out/v1",
+        "--output",
+        "out/whole",
+        "--work-dir",
+        "work",
+    ];
+    bench.graphflat(&compact).ok();
+    let score = |head: &str, keys: &str| {
+        let job = format!(
+            "{head}[score]\ninput = \"out/whole\"\nmodel = \"out/model\"\n\
+             output = \"out/best\"\n{keys}\n"
+        );
+        bench.run(&Job(job), &[])
+    };
+    for head in [&start, &world.head("work-tables", "tables", EDGES)] {
+        for keys in ["evaluate = true", "top_k = 3\nexclude_known = true"] {
+            let outcome = score(head, keys);
+            assert_eq!(outcome.code, 2, "{outcome:?}");
+            let expected =
+                "are those of a version, whose pairs and edges are not those of the tables";
+            assert!(outcome.stderr.contains(expected), "{outcome:?}");
+            assert!(!bench.path("out/best").exists());
+        }
+    }
+    score(&start, "top_k = 3").ok();
+}
+
 #[test]
 fn versions_with_pairs_that_are_edges_are_full_runs() {
     check_chain(Graph::Untyped(World::new()), false, PLAIN);

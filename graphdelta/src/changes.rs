@@ -89,8 +89,8 @@ pub struct Changes {
 pub(crate) enum PairChanges {
     /// Pairs have a table of their own, and so have their changes.
     Table(Box<PairTable>),
-    /// Pairs are edges: the upserted rows of the table of changes of their relation.
-    OfEdges(Box<PairsPlan>),
+    /// Pairs are edges: the upserted rows of the table of changes of their relation, if it has any.
+    OfEdges(Option<Box<PairsPlan>>),
     /// All pairs, as they are now. New nodes have the numbers that [`Numbers::apply`] gives them, in the
     /// order of [`Changes::nodes`].
     ///
@@ -101,8 +101,8 @@ pub(crate) enum PairChanges {
 /// A table of changes of pairs.
 #[derive(Clone, Debug)]
 pub(crate) struct PairTable {
-    /// Pairs that are added or replaced.
-    pub(crate) upserts: PairsPlan,
+    /// Pairs that are added or replaced; none if no row is an upsert.
+    pub(crate) upserts: Option<PairsPlan>,
     /// Ends of their rows, in a split or not.
     pub(crate) upserted: Vec<EdgeRows>,
     /// Ends of pairs that are removed.
@@ -192,12 +192,12 @@ impl Changes {
     ) -> Result<(), DeltaError> {
         for (name, path) in &spec.nodes {
             let table = NodeTable::named((base, path), graph, name, of_store)?;
-            let opened = table.open(Some(OPS[0]));
+            let opened = table.upserts();
             opened.map_err(|e| e.under_key(OF_CHANGES, "nodes", name))?;
         }
         for (name, path) in &spec.edges {
             let table = EdgeTable::named((base, path), graph, name)?;
-            let opened = table.whole(of_store.sampling, Some(OPS[0]));
+            let opened = table.upserts(of_store.sampling);
             opened.map_err(|e| e.under_key(OF_CHANGES, "edges", name))?;
         }
         PairChanges::open((spec, base), graph, of_store.sampling).map(drop)
@@ -239,12 +239,13 @@ impl Changes {
 
 impl PairChanges {
     /// Opens the tables of changes that pairs are in: their own one, or that of the relation whose
-    /// edges they are. Returns the plan of the upserted rows and, of their own table, its path.
+    /// edges they are. Returns the plan of the upserted rows, if there are any, and the path of their
+    /// own table.
     fn open<'a>(
         (spec, base): (&'a ChangesSpec, &Path),
         graph: &GraphPlan,
         sampling: Sampling,
-    ) -> Result<Option<(PairsPlan, Option<&'a TablePath>)>, DeltaError> {
+    ) -> Result<Option<OpenPairs<'a>>, DeltaError> {
         let Some(pairs) = &graph.pairs else {
             return match &spec.pairs {
                 None => Ok(None),
@@ -256,8 +257,9 @@ impl PairChanges {
                 return Ok(None);
             };
             let ends = pairs.ends_at(path, base, graph, of_op(Some(OPS[0])));
-            let upserts = ends.and_then(|ends| pairs.with_table(ends));
-            let named = |e| DeltaError::from(e).under_key(OF_CHANGES, "pairs", "");
+            let ends = ends.map_err(DeltaError::from);
+            let upserts = ends.and_then(|rows| upserted_pairs(pairs, &rows));
+            let named = |e: DeltaError| e.under_key(OF_CHANGES, "pairs", "");
             return Ok(Some((upserts.map_err(named)?, Some(path))));
         };
         let name = &graph.relations[relation].name;
@@ -270,8 +272,10 @@ impl PairChanges {
             return Ok(None);
         };
         let table = EdgeTable::named((base, path), graph, name)?;
-        let upserts = table.whole(sampling, Some(OPS[0]));
-        let upserts = upserts.and_then(|ends| Ok(pairs.with_table(ends.as_ref().clone())?));
+        let upserts = table.upserts(sampling).and_then(|ends| match ends {
+            Some(ends) => upserted_pairs(pairs, &ends),
+            None => Ok(None),
+        });
         let upserts = upserts.map_err(|e| e.under_key(OF_CHANGES, "edges", name))?;
         Ok(Some((upserts, None)))
     }
@@ -285,10 +289,10 @@ impl PairChanges {
         let Some((upserts, path)) = Self::open((spec, base), graph, sampling)? else {
             return Ok(None);
         };
-        let Some(path) = path else {
-            return Ok(Some(Self::OfEdges(Box::new(upserts))));
+        let (Some(path), Some(pairs)) = (path, &graph.pairs) else {
+            return Ok(Some(Self::OfEdges(upserts.map(Box::new))));
         };
-        let ends = |op| upserts.ends_at(path, base, graph, of_op(op));
+        let ends = |op| pairs.ends_at(path, base, graph, of_op(op));
         let read = || -> Result<PairTable, DeltaError> {
             let all = ends(None)?;
             let [upserted, deletes] = OPS.map(|op| read_units(&ends(Some(op))?));
@@ -304,6 +308,25 @@ impl PairChanges {
         let table = read().map_err(|e| e.under_key(OF_CHANGES, "pairs", ""))?;
         Ok(Some(Self::Table(Box::new(table))))
     }
+}
+
+/// The plan of upserted pairs, if there are any, and the path of the table of changes of pairs, if
+/// they have one.
+type OpenPairs<'a> = (Option<PairsPlan>, Option<&'a TablePath>);
+
+/// Returns the plan of upserted pairs, whose ends are `ends`. None if there are none: then the table
+/// needs no other columns.
+fn upserted_pairs(pairs: &PairsPlan, ends: &EdgesPlan) -> Result<Option<PairsPlan>, DeltaError> {
+    match pairs.with_table(ends.clone()) {
+        Ok(plan) => Ok(Some(plan)),
+        Err(_) if has_no_rows(ends) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Tells whether a table has no rows that a plan takes; false if it cannot be read.
+fn has_no_rows(plan: &EdgesPlan) -> bool {
+    read_units(plan).is_ok_and(|units| units.iter().all(|rows| rows.src.is_empty()))
 }
 
 /// Returns the error of a table of pairs that the job cannot have under the key `list`.
@@ -486,8 +509,8 @@ impl<'a> NodeTable<'a> {
         }
     }
 
-    /// Reads the changes.
-    fn read(&self) -> Result<NodeChanges, DeltaError> {
+    /// Opens the column of ids for the rows of one `op` or all.
+    fn ids_only(&self, op: Option<&str>) -> Result<NodesPlan, DeltaError> {
         let written = self.table.spec();
         let ids_only = NodesSpec {
             path: self.path.clone(),
@@ -495,11 +518,33 @@ impl<'a> NodeTable<'a> {
             rows_where: written.rows_where.clone(),
             ..NodesSpec::default()
         };
-        let new = self.read_rows(&self.open(Some(OPS[0]))?)?;
-        let list = |op| read_list(&with_op(&ids_only, Some(op)).into_plan(self.base)?);
+        let plan = with_op(&ids_only, op).into_plan(self.base)?;
+        check_ids(self.table, &plan)?;
+        Ok(plan)
+    }
+
+    /// Opens the upserted rows. None if there are none: then the table needs no other columns than
+    /// that of ids.
+    fn upserts(&self) -> Result<Option<NodesPlan>, DeltaError> {
+        self.open(Some(OPS[0])).map(Some).or_else(|error| {
+            let ids = self.ids_only(Some(OPS[0]));
+            match ids.and_then(|plan| read_list(&plan)) {
+                Ok(upserts) if upserts.rows.is_empty() => Ok(None),
+                _ => Err(error),
+            }
+        })
+    }
+
+    /// Reads the changes.
+    fn read(&self) -> Result<NodeChanges, DeltaError> {
+        let new = match self.upserts()? {
+            Some(plan) => self.read_rows(&plan)?,
+            None => self.table.no_rows(self.label_meta(), 0),
+        };
+        let list = |op| read_list(&self.ids_only(Some(op))?);
         let mut upserts = list(OPS[0])?;
         let deletes = list(OPS[1])?;
-        let all = ids_only.into_plan(self.base)?;
+        let all = self.ids_only(None)?;
         let rows = read_list(&all)?.rows;
         if let Some(row) = without_op(rows.into_iter(), [&upserts.rows, &deletes.rows]) {
             return Err(not_an_op(all.locate(row)));
@@ -594,17 +639,28 @@ fn read_list(plan: &NodesPlan) -> Result<NodeList, DeltaError> {
     Ok(list)
 }
 
+/// Checks that ids are of the kind of the store's.
+fn check_ids(table: &NodesPlan, changes: &NodesPlan) -> Result<(), DeltaError> {
+    let [own, theirs] = [table, changes].map(NodesPlan::id_type);
+    let is_signed = |of: &IdType| matches!(of, IdType::Int32 | IdType::Int64);
+    let kind = |of: &IdType| (of.is_integer(), is_signed(of));
+    match kind(&own) == kind(&theirs) {
+        true => Ok(()),
+        false => Err(DeltaError::Columns {
+            table: table.table_key(),
+            found: format!("ids of type {theirs}"),
+            expected: own.to_string(),
+        }),
+    }
+}
+
 fn check_columns(table: &NodesPlan, changes: &NodesPlan) -> Result<(), DeltaError> {
+    check_ids(table, changes)?;
     let differ = |found: String, expected: String| DeltaError::Columns {
         table: table.table_key(),
         found,
         expected,
     };
-    let [own, theirs] = [table, changes].map(NodesPlan::id_type);
-    let is_signed = |of: &IdType| matches!(of, IdType::Int32 | IdType::Int64);
-    if own.is_integer() != theirs.is_integer() || is_signed(&own) != is_signed(&theirs) {
-        return Err(differ(format!("ids of type {theirs}"), own.to_string()));
-    }
     let columns = table.feature_columns().into_iter();
     for (wanted, column) in columns.zip(changes.feature_columns()) {
         if wanted.kind != column.kind {
@@ -677,6 +733,20 @@ impl<'a> EdgeTable<'a> {
         Ok(Arc::clone(&input.into_plan(self.base)?.relations[0].edges))
     }
 
+    /// Opens the upserted rows. None if there are none: then the table needs no other columns than
+    /// those of ends.
+    fn upserts(&self, sampling: Sampling) -> Result<Option<Arc<EdgesPlan>>, DeltaError> {
+        self.whole(sampling, Some(OPS[0]))
+            .map(Some)
+            .or_else(|error| {
+                let ends = self.open(self.ends_only(), Some(OPS[0]));
+                match ends.is_ok_and(|plan| has_no_rows(&plan)) {
+                    true => Ok(None),
+                    false => Err(error),
+                }
+            })
+    }
+
     /// Opens the table with all columns, for the rows of one `op` or all; `sampling` is that of the
     /// store.
     ///
@@ -706,11 +776,12 @@ impl<'a> EdgeTable<'a> {
 }
 
 fn read_edges(table: &EdgeTable<'_>, sampling: Sampling) -> Result<EdgeChanges, DeltaError> {
-    let upserted = table.whole(sampling, Some(OPS[0]))?;
+    let upserted = table.upserts(sampling)?;
     let deleted = table.open(table.ends_only(), Some(OPS[1]))?;
     let all = table.open(table.ends_only(), None)?;
     let ends = || rayon::join(|| read_units(&deleted), || read_units(&all));
-    let (upserts, (deletes, every)) = rayon::join(|| read_units(&upserted), ends);
+    let read_upserts = || upserted.map_or(Ok(Vec::new()), |plan| read_units(&plan));
+    let (upserts, (deletes, every)) = rayon::join(read_upserts, ends);
     let (upserts, deletes) = (upserts?, deletes?);
     check_ops(&all, &every?, [&upserts, &deletes])?;
     Ok(EdgeChanges {

@@ -304,7 +304,7 @@ impl Numbers {
     ///
     /// If a change names a node that is not there, or two changes name one node or edge: names file
     /// and row. Then these numbers must not be used any more.
-    pub fn apply(&mut self, changes: Changes) -> Result<Night, DeltaError> {
+    pub fn apply(&mut self, mut changes: Changes) -> Result<Night, DeltaError> {
         let mut nodes = BTreeMap::new();
         for of_type in &changes.nodes {
             self.apply_nodes(of_type, &mut nodes)?;
@@ -315,6 +315,8 @@ impl Numbers {
             self.apply_edges(table, of_table, (&nodes, &mut edges))?;
         }
         self.apply_pairs(&changes, &nodes, &mut edges)?;
+        // They may be all pairs of a day, which no error names later.
+        changes.pairs = None;
         Ok(Night {
             nodes: nodes.into_iter().collect(),
             edges,

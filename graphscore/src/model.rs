@@ -71,7 +71,13 @@ impl ScorePlan {
             .is_some_and(|of| !of.kept.is_empty())
         {
             let problem = "are a version, whose rows are not in the order of ids; allowed is an \
-                           output that holds all its rows";
+                           output that holds all its rows, such as that of `graphflat compact`";
+            return wrong(problem.to_owned());
+        }
+        if self.reads_pairs() && !manifest.input["changes"].is_null() {
+            let problem = "are those of a version, whose pairs and edges are not those of the tables \
+                           in [input]; `score.exclude_known` and `score.evaluate` need embeddings of \
+                           a run without a parent";
             return wrong(problem.to_owned());
         }
         for file in [MODEL_JSON, MODEL_WEIGHTS] {

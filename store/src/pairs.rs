@@ -148,19 +148,21 @@ pub fn read_pairs(
     nodes: &(impl FindNodes + Sync),
 ) -> Result<Vec<Pair>, StoreError> {
     let of_unit = |unit: &Unit| -> Result<(Vec<Pair>, Option<NotAPair>), StoreError> {
-        let (mut pairs, unknown) = (Vec::new(), Rc::new(RefCell::new(None)));
+        let (mut read, unknown) = (Vec::new(), Rc::new(RefCell::new(None)));
         let mut reader = PairReader::new(plan, nodes, Rc::clone(&unknown));
         for rows in plan.batches(unit)? {
-            reader.read(&rows?, |pair| pairs.push(pair));
+            reader.read(&rows?, |pair| read.push(pair));
         }
-        Ok((pairs, unknown.take()))
+        Ok((read, unknown.take()))
     };
     // All units are read first, so that the error of the first one is returned.
     let read: Vec<Result<_, StoreError>> = plan.units().par_iter().map(of_unit).collect();
     let read = read.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let (pairs, unknown): (Vec<Vec<Pair>>, Vec<_>) = read.into_iter().unzip();
+    let (units, unknown): (Vec<Vec<Pair>>, Vec<_>) = read.into_iter().unzip();
     check_ids(plan, unknown.into_iter().flatten().min())?;
-    let mut pairs = distinct(plan, pairs.into_iter().flatten().collect())?;
+    let mut rows = Vec::with_capacity(units.iter().map(Vec::len).sum());
+    units.into_iter().for_each(|unit| rows.extend(unit));
+    let mut pairs = distinct(plan, rows)?;
     pairs.retain(|pair| plan.keeps(pair.split));
     Ok(pairs)
 }

@@ -449,19 +449,20 @@ impl Numbers {
                 let of_edges = of_edges.map(|&(_, dst, src)| (src, dst));
                 let gone = of_edges.filter(|&ends| self.pair_split(ends).is_some());
                 changed.extend(gone.map(|ends| (ends, None)));
-                changed.extend(self.read(upserts)?.iter().map(PairRow::of));
+                changed.extend(self.read(upserts.as_deref())?.iter().map(PairRow::of));
             }
             Some(PairChanges::Table(table)) => {
                 self.delete_pairs(table, nodes, &mut changed)?;
                 self.empty_upserts(table, &mut changed)?;
-                changed.extend(self.read(&table.upserts)?.iter().map(PairRow::of));
+                let upserts = self.read(table.upserts.as_ref())?;
+                changed.extend(upserts.iter().map(PairRow::of));
             }
         }
         Ok(changed)
     }
 
-    fn read(&self, plan: &PairsPlan) -> Result<Vec<Pair>, StoreError> {
-        read_pairs(plan, self)
+    fn read(&self, upserts: Option<&PairsPlan>) -> Result<Vec<Pair>, StoreError> {
+        upserts.map_or(Ok(Vec::new()), |plan| read_pairs(plan, self))
     }
 
     /// Finds both ends of pairs; none if no node that `is_there` has the id.
@@ -553,7 +554,7 @@ impl Numbers {
                 };
                 if changed.contains_key(&(src, dst)) {
                     let problem = "the pair is upserted and deleted in one table";
-                    let place = table.upserts.locate(rows.rows.row(at));
+                    let place = table.all.locate(rows.rows.row(at));
                     return Err(row_error(place, problem.to_owned()));
                 }
                 if self.pair_split((src, dst)).is_some() {

@@ -28,17 +28,7 @@ fn apply_to(
     shape: &Shape,
     (nodes, edges, pairs): (Nodes<'_>, Edges<'_>, Pairs<'_>),
 ) -> Result<(), DeltaError> {
-    let edge = |src, dst| Edge {
-        src,
-        dst,
-        weight: 1.0,
-    };
-    let before = Snapshot {
-        nodes: vec![(0..6).map(|id| (id, id as f32)).collect()],
-        edges: vec![vec![edge(0, 1), edge(0, 1), edge(1, 2), edge(3, 3)]],
-        pairs: [((0, 1), "train"), ((1, 2), "val"), ((2, 4), "none")].into(),
-    };
-    let graph = shape.write(&before, dir);
+    let graph = shape.write(&of_pairs(), dir);
     let ops = |ops: Vec<&str>| Arc::new(StringArray::from(ops)) as ArrayRef;
     let numbers = |of: Vec<i64>| Arc::new(Int64Array::from(of)) as ArrayRef;
     let features = Float32Array::from_iter_values(nodes.iter().map(|row| row.1));
@@ -85,6 +75,20 @@ fn apply_to(
         hub_edges: usize::MAX,
     };
     reach(&Arc::new(all), vec![night], &out, &plan).map(|_| ())
+}
+
+/// The graph that changes are applied to.
+fn of_pairs() -> Snapshot {
+    let edge = |src, dst| Edge {
+        src,
+        dst,
+        weight: 1.0,
+    };
+    Snapshot {
+        nodes: vec![(0..6).map(|id| (id, id as f32)).collect()],
+        edges: vec![vec![edge(0, 1), edge(0, 1), edge(1, 2), edge(3, 3)]],
+        pairs: [((0, 1), "train"), ((1, 2), "val"), ((2, 4), "none")].into(),
+    }
 }
 
 fn refused(nodes: Nodes<'_>, edges: Edges<'_>, expected: &str) {
@@ -251,6 +255,38 @@ fn other_operations_and_columns_are_refused() {
         &[(1, 2, "")],
         "row 0 of e.parquet: column `op` is neither `upsert` nor `delete`",
     );
+}
+
+/// Rows to delete need ids alone, also where a column has no value that shows its type.
+#[test]
+fn tables_of_deletes_need_ids_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape {
+        pairs: Some((PairsOf::Table, "all")),
+        ..Shape::untyped(false)
+    };
+    let text = |name: &str, rows: &str| std::fs::write(dir.path().join(name), rows).unwrap();
+    text("n.csv", "id,f,op\n5,,delete\n");
+    text("e.csv", "src,dst,weight,op\n3,3,,delete\n");
+    text("p.csv", "src,dst,op\n1,2,delete\n");
+    let spec = ChangesSpec {
+        nodes: [(String::new(), TablePath::from("n.csv"))].into(),
+        edges: [(String::new(), TablePath::from("e.csv"))].into(),
+        pairs: Some(TablePath::from("p.csv")),
+    };
+    let (of_store, keep) = (OfStore::plain(Sampling::Uniform), [2]);
+    let graph = shape.write(&of_pairs(), dir.path());
+    Changes::check(&spec, dir.path(), &graph, of_store).unwrap();
+    let store = build(
+        &graph,
+        &dir.path().join("new"),
+        (Sampling::Uniform, &keep),
+        2,
+    );
+    let mut all = Numbers::of(&store, &graph, Overlay::default()).unwrap();
+    let changes = Changes::read(&spec, dir.path(), &graph, of_store).unwrap();
+    all.apply(changes).unwrap();
+    assert_eq!(all.num_nodes(), 5);
 }
 
 #[test]
