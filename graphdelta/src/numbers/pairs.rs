@@ -516,7 +516,9 @@ impl Numbers {
                 let dst = found[1].ok_or_else(|| missing(&spec.dst, &rows.dst))?;
                 let is_known = self.pair_split((src, dst)).is_some();
                 if !is_known && self.may_be_in_no_split((src, dst)) {
-                    unknown.push(place());
+                    // The hash of shares tells; a column of splits does not.
+                    let is_certain = self.of_pairs().plan.shares().is_some();
+                    unknown.extend((!is_certain).then(place));
                     continue;
                 }
                 let [from, to] = [src, dst].map(|node| self.display(node));
