@@ -391,7 +391,7 @@ impl<'a> Draws<'a> {
 }
 
 /// Visits some in-edges of a list.
-fn visit_range(
+pub(crate) fn visit_range(
     all: &InEdges<'_>,
     range: Range<usize>,
     visit: &mut impl FnMut(NodeIdx, f32, &[f32]),

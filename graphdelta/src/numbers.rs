@@ -500,19 +500,19 @@ impl Numbers {
         }
     }
 
-    /// Finds source and destination of edges; none if no node that `is_there` has the id.
+    /// Finds source and destination of edges or pairs, whose types are given; none if no node that
+    /// `is_there` has the id.
     ///
     /// The search among the ids waits for memory, so all threads do it.
     fn find_ends(
         &self,
-        relation: usize,
+        (from, to): (usize, usize),
         rows: &EdgeRows,
         is_there: impl Fn(&NodeIdx) -> bool + Sync,
     ) -> Vec<[Option<NodeIdx>; 2]> {
-        let own = &self.store.meta().graph.relations[relation];
         let find = |type_idx, ids, at| self.find(type_idx, ids, at).filter(&is_there);
         let found = (0..rows.src.len()).into_par_iter();
-        let found = found.map(|at| [find(own.from, &rows.src, at), find(own.to, &rows.dst, at)]);
+        let found = found.map(|at| [find(from, &rows.src, at), find(to, &rows.dst, at)]);
         found.collect()
     }
 
@@ -526,6 +526,8 @@ impl Numbers {
         ),
     ) -> Result<(), DeltaError> {
         let base = (changes.relation, self.reverses[changes.relation]);
+        let own = &self.store.meta().graph.relations[changes.relation];
+        let types = (own.from, own.to);
         let problem = |row: u64, problem: String| row_error(changes.plan.locate(row), problem);
         let is_undirected = changes.plan.undirected();
         // The edges of a node are deleted in the night that removes it.
@@ -540,10 +542,10 @@ impl Numbers {
         let mut deleted = BTreeSet::new();
         for rows in &changes.deletes {
             let was_there = |node: &NodeIdx| !self.removed.contains(node) || is_removed_now(node);
-            let all_ends = self.find_ends(changes.relation, rows, was_there);
+            let all_ends = self.find_ends(types, rows, was_there);
             for (at, found) in all_ends.into_iter().enumerate() {
                 let row = rows.rows.row(at);
-                let of_row = found_ends(changes, (rows, at), found)?;
+                let of_row = found_ends(&changes.plan, (rows, at), found)?;
                 for (nth, key) in keys(of_row).into_iter().enumerate() {
                     let is_new = deleted.insert(key);
                     // Both directions of an undirected self-loop have one key.
@@ -562,10 +564,10 @@ impl Numbers {
         for rows in &changes.upserts {
             let dim = changes_dim(rows);
             let is_there = |node: &NodeIdx| !self.removed.contains(node);
-            let all_ends = self.find_ends(changes.relation, rows, is_there);
+            let all_ends = self.find_ends(types, rows, is_there);
             for (at, found) in all_ends.into_iter().enumerate() {
                 let row = rows.rows.row(at);
-                for key in keys(found_ends(changes, (rows, at), found)?) {
+                for key in keys(found_ends(&changes.plan, (rows, at), found)?) {
                     if deleted.contains(&key) {
                         let what = "the edge is upserted and deleted in one table";
                         return Err(problem(row, what.to_owned()));
@@ -626,14 +628,14 @@ fn check(store: &Store, graph: &GraphPlan) -> Result<(), DeltaError> {
     Err(DeltaError::Unsupported(problem.to_owned()))
 }
 
-/// Returns source and destination of an edge of a table; an error if one was not found.
+/// Returns source and destination of an edge or a pair of a table; an error if one was not found.
 fn found_ends(
-    changes: &EdgeChanges,
+    plan: &EdgesPlan,
     (rows, at): (&EdgeRows, usize),
     [src, dst]: [Option<NodeIdx>; 2],
 ) -> Result<[NodeIdx; 2], DeltaError> {
-    let missing = |column: &str, ids: &Ids| no_node(&changes.plan, column, (ids, rows), at);
-    let names = changes.plan.spec();
+    let missing = |column: &str, ids: &Ids| no_node(plan, column, (ids, rows), at);
+    let names = plan.spec();
     let src = src.ok_or_else(|| missing(&names.src, &rows.src))?;
     let dst = dst.ok_or_else(|| missing(&names.dst, &rows.dst))?;
     Ok([src, dst])

@@ -10,17 +10,15 @@ use std::sync::{Arc, OnceLock};
 use hashbrown::HashTable;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
-use schemas::{
-    EdgeRows, GraphPlan, Ids, LocalIdx, NodeIdx, PairsPlan, Split, SplitShares, hash_int,
-};
+use schemas::{GraphPlan, Ids, LocalIdx, NodeIdx, PairsPlan, Split, SplitShares, hash_int};
 use serde::{Deserialize, Serialize};
 use store::{
     End, FindNodes, InEdges, MISSING, Pair, Pairs, Partition, Store, StoreError, read_pairs,
 };
 
-use super::{EdgeChange, EdgeKey, NewEdge, NodeChange, Numbers, row_error};
+use super::{EdgeChange, EdgeKey, NewEdge, NodeChange, Numbers, found_ends, row_error};
 use crate::changes::{Changes, PairChanges, PairTable};
-use crate::in_edges::{Edits, places};
+use crate::in_edges::{Edits, places, visit_range};
 use crate::{DeltaError, Overlay};
 
 /// Src and dst of a pair.
@@ -161,6 +159,11 @@ impl OfPairs {
             left_out: parent.left_out.clone(),
             messages: BTreeMap::new(),
         })
+    }
+
+    /// Returns the types of src and dst ends.
+    fn types(&self) -> (usize, usize) {
+        (self.plan.from(), self.plan.to())
     }
 
     fn find(&self, store: &Store, ends: PairEnds) -> Option<(usize, usize)> {
@@ -375,13 +378,12 @@ impl Numbers {
         let Some(all) = list(self.store.partition(owner), local) else {
             return Vec::new();
         };
-        let dim = all.feature.map_or(0, |of| of.len() / all.src.len().max(1));
-        let feature = all.feature.unwrap_or_default();
-        let edge = |at: usize| NewEdge {
-            weight: all.weight.map_or(1.0, |of| of[at]),
-            feature: feature[at * dim..(at + 1) * dim].to_vec(),
-        };
-        places(all.src, src).map(edge).collect()
+        let mut edges = Vec::new();
+        visit_range(&all, places(all.src, src), &mut |_, weight, feature| {
+            let feature = feature.to_vec();
+            edges.push(NewEdge { weight, feature });
+        });
+        edges
     }
 
     /// Applies the changes of pairs of a night. Changes of edges that are left out are taken from
@@ -389,8 +391,8 @@ impl Numbers {
     ///
     /// # Errors
     ///
-    /// If a change names a pair or a node that is not there, two changes name one pair, a split has
-    /// no pair, or a removed node has pairs.
+    /// If a change names a pair or a node that is not there, two changes name one pair, or a removed
+    /// node has pairs.
     pub(super) fn apply_pairs(
         &mut self,
         changes: &Changes,
@@ -465,19 +467,6 @@ impl Numbers {
         upserts.map_or(Ok(Vec::new()), |plan| read_pairs(plan, self))
     }
 
-    /// Finds both ends of pairs; none if no node that `is_there` has the id.
-    fn find_pairs(
-        &self,
-        rows: &EdgeRows,
-        is_there: impl Fn(&NodeIdx) -> bool + Sync,
-    ) -> Vec<[Option<NodeIdx>; 2]> {
-        let (from, to) = (self.of_pairs().plan.from(), self.of_pairs().plan.to());
-        let find = |type_idx, ids, at| self.find(type_idx, ids, at).filter(&is_there);
-        let found = (0..rows.src.len()).into_par_iter();
-        let found = found.map(|at| [find(from, &rows.src, at), find(to, &rows.dst, at)]);
-        found.collect()
-    }
-
     /// Tells whether a row of the table of pairs may be in no split, so that it is not kept.
     fn may_be_in_no_split(&self, (src, dst): PairEnds) -> bool {
         let plan = &self.of_pairs().plan;
@@ -501,19 +490,10 @@ impl Numbers {
         };
         let mut unknown = Vec::new();
         for rows in &table.deletes {
-            let all_ends = self.find_pairs(rows, was_there);
+            let all_ends = self.find_ends(self.of_pairs().types(), rows, was_there);
             for (at, found) in all_ends.into_iter().enumerate() {
                 let place = || table.all.locate(rows.rows.row(at));
-                let spec = table.all.spec();
-                let missing = |column: &str, ids: &Ids| {
-                    let id = ids.display(at);
-                    row_error(
-                        place(),
-                        format!("column `{column}`: no node has the id {id}"),
-                    )
-                };
-                let src = found[0].ok_or_else(|| missing(&spec.src, &rows.src))?;
-                let dst = found[1].ok_or_else(|| missing(&spec.dst, &rows.dst))?;
+                let [src, dst] = found_ends(&table.all, (rows, at), found)?;
                 let is_known = self.pair_split((src, dst)).is_some();
                 if !is_known && self.may_be_in_no_split((src, dst)) {
                     // The hash of shares tells; a column of splits does not.
@@ -548,7 +528,8 @@ impl Numbers {
     ) -> Result<(), DeltaError> {
         let mut replaced = ChangedPairs::new();
         for rows in &table.upserted {
-            let found = self.find_pairs(rows, |node| !self.removed.contains(node));
+            let is_there = |node: &NodeIdx| !self.removed.contains(node);
+            let found = self.find_ends(self.of_pairs().types(), rows, is_there);
             for (at, ends) in found.into_iter().enumerate() {
                 // A row that is in a split is checked when it is read.
                 let [Some(src), Some(dst)] = ends else {
