@@ -174,7 +174,7 @@ fn unknown_keys_name_line_key_and_the_nearest_key() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:34: unknown key `infer.outptu`; did you mean `output`? allowed: output, model, input, check_columns, sampling, layer, method, rows_per_part, prediction, logits, probabilities, precision, rows, normalize, targets, types, columns, compare_sampling
+        error: job.toml:34: unknown key `infer.outptu`; did you mean `output`? allowed: output, model, input, check_columns, sampling, layer, method, rows_per_part, prediction, logits, probabilities, precision, device, rows, normalize, targets, types, columns, compare_sampling
     "#]],
         |case| {
             case.job = case

@@ -14,6 +14,8 @@ pub struct Device {
     name: String,
     is_gpu: bool,
     is_software: bool,
+    /// Bytes of the largest matrix.
+    matrix_bytes: u64,
 }
 
 impl Default for Device {
@@ -34,6 +36,7 @@ impl Device {
             name: "cpu".to_owned(),
             is_gpu: false,
             is_software: false,
+            matrix_bytes: u64::MAX,
         }
     }
 
@@ -90,6 +93,19 @@ impl Device {
     #[must_use]
     pub fn is_software(&self) -> bool {
         self.is_software
+    }
+
+    /// Returns how many bytes a matrix may have on the device.
+    #[must_use]
+    pub fn matrix_bytes(&self) -> u64 {
+        self.matrix_bytes
+    }
+
+    /// Returns how many rows of `cols` numbers a matrix may have on the device.
+    #[must_use]
+    pub fn matrix_rows(&self, cols: usize) -> usize {
+        let row_bytes = 4 * cols.max(1) as u64;
+        usize::try_from(self.matrix_bytes / row_bytes).unwrap_or(usize::MAX)
     }
 
     /// Returns burn's device, on which tensors are made.
@@ -182,7 +198,13 @@ mod gpu {
             .init_with_setup()
             .map_err(|error| format!("the GPU cannot be opened: {error}"))?;
         let adapter = setup.adapter.get_info();
+        let limits = setup.device.limits();
+        let largest = limits.max_storage_buffer_binding_size;
         Ok(Device {
+            // Kernels number the values of a matrix in 32 bits.
+            matrix_bytes: largest
+                .min(limits.max_buffer_size)
+                .min(4 * u64::from(u32::MAX)),
             name: format!("{} ({})", adapter.name, adapter.backend),
             is_software: adapter.device_type == DeviceType::Cpu,
             backend,

@@ -109,6 +109,14 @@ impl Model {
         self.device = device;
     }
 
+    /// Returns a copy of the model on a device.
+    #[must_use]
+    pub fn on(&self, device: Device) -> Model {
+        let mut model = self.clone();
+        model.set_device(device);
+        model
+    }
+
     /// Returns the device that the model computes on.
     #[must_use]
     pub fn device(&self) -> &Device {
@@ -233,8 +241,8 @@ impl Model {
         self.head().run(embedding)
     }
 
-    /// Returns a layer (1-based) that runs on many blocks in eval mode on the processor, each a range of
-    /// the nodes of a graph; `is_sparse` tells whether the rows it reads are sparse.
+    /// Returns a layer (1-based) that runs on many blocks in eval mode, each a range of the nodes of a
+    /// graph; `is_sparse` tells whether the rows it reads are sparse.
     ///
     /// # Panics
     ///
@@ -246,17 +254,15 @@ impl Model {
             "layers count from 1"
         );
         let wanted = |info: &ParameterInfo| info.layer == layer;
-        let cpu = Device::cpu();
-        let stack = self.stack(&self.state.flat, (&cpu, false), Mode::Eval, wanted);
+        let stack = self.stack(&self.state.flat, (&self.device, false), Mode::Eval, wanted);
         LayerSlice::new(stack, layer, is_sparse)
     }
 
-    /// Returns the head, which runs on many rows on the processor.
+    /// Returns the head, which runs on many rows.
     #[must_use]
     pub fn head(&self) -> Head<'_> {
         let wanted = |info: &ParameterInfo| info.layer == 0;
-        let cpu = Device::cpu();
-        let stack = self.stack(&self.state.flat, (&cpu, false), Mode::Eval, wanted);
+        let stack = self.stack(&self.state.flat, (&self.device, false), Mode::Eval, wanted);
         Head::new(stack, self.label_scale.as_ref())
     }
 

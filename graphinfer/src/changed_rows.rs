@@ -10,7 +10,7 @@ mod untyped;
 mod walk;
 
 use crate::InferError;
-use crate::graph::cut_blocks;
+use crate::graph::{BlockSize, cut_blocks};
 use crate::hubs::{ReadColumns, Segmented, is_hub, num_segments};
 use crate::kept_rows::KeptRows;
 use crate::locate::narrow;
@@ -370,7 +370,7 @@ impl<'a> Version<'a> {
         let mut start = 0;
         for of_type in nodes.chunk_by(|&a, &b| type_of(a) == type_of(b)) {
             let end = start + of_type.len();
-            let cut = cut_blocks(start..end, num_read).into_iter();
+            let cut = cut_blocks(start..end, BlockSize::OF_PROCESSOR, num_read).into_iter();
             blocks.extend(cut.map(|block| (type_of(of_type[0]), block)));
             start = end;
         }

@@ -46,6 +46,9 @@ pub struct InferSpec {
     /// Data type of the numbers in vectors. Default: `f32`.
     #[serde(default)]
     pub precision: Precision,
+    /// The device that computes the layers. Default: `cpu`.
+    #[serde(default)]
+    pub device: InferDevice,
     /// How rows are kept between layers. Default: `f32`.
     #[serde(default)]
     pub rows: RowFormat,
@@ -137,6 +140,18 @@ impl<'de> Deserialize<'de> for InferTypes {
 
 fn default_true() -> bool {
     true
+}
+
+/// The device that computes the layers. The results of a GPU differ from those of the processor in
+/// the last bits, so the job chooses one, not the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InferDevice {
+    /// The processor.
+    #[default]
+    Cpu,
+    /// A GPU, in programs that were built with the feature `gpu`.
+    Gpu,
 }
 
 /// Which in-edges of a node a layer reads.

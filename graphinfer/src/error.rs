@@ -54,6 +54,27 @@ pub enum InferError {
         /// Why it is needed and what it can be.
         needed: &'static str,
     },
+    /// The plan needs a GPU, but there is none.
+    #[error("`infer.device` is \"gpu\", which is not available here; allowed: \"cpu\"")]
+    NoGpu {
+        /// The reason.
+        source: GnnError,
+    },
+    /// Rows do not fit a buffer of the GPU.
+    #[error(
+        "the rows that layer {layer} reads take {bytes} bytes; a buffer of {device} holds {most}: \
+         set `infer.device` = \"cpu\", or run more processes with a GPU each"
+    )]
+    GpuTooSmall {
+        /// The layer, from 1.
+        layer: usize,
+        /// Bytes of the rows in f32.
+        bytes: u64,
+        /// Bytes of the largest buffer.
+        most: u64,
+        /// Name of the GPU.
+        device: String,
+    },
     /// The directory holds no model that inference can use.
     #[error("the model in {} {problem}", dir.display())]
     Model {
@@ -145,6 +166,8 @@ impl InferError {
             Self::Store(e) => e.kind(),
             Self::Key { .. }
             | Self::Missing { .. }
+            | Self::NoGpu { .. }
+            | Self::GpuTooSmall { .. }
             | Self::Model { .. }
             | Self::Unfit { .. }
             | Self::FullRun(_)

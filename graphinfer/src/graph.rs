@@ -20,11 +20,44 @@ use std::sync::Arc;
 use store::InEdges;
 use store::{Partition, Store};
 
-/// Most nodes in a block. Their rows stay in the cache between the steps of a layer.
-pub(crate) const NODES_MAX: usize = 1 << 10;
+/// The size of the blocks in which a layer is computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockSize {
+    /// Most nodes in a block.
+    pub(crate) nodes: usize,
+    /// In-edges of a block: the node that reaches this number is its last node.
+    pub(crate) edges: usize,
+}
 
-/// In-edges of a block: the node that reaches this number is its last node.
-pub(crate) const EDGES_MAX: usize = 1 << 16;
+impl BlockSize {
+    /// Rows of these blocks stay in the cache between the steps of a layer.
+    pub(crate) const OF_PROCESSOR: Self = Self {
+        nodes: 1 << 10,
+        edges: 1 << 16,
+    };
+
+    /// A GPU starts few kernels on blocks of this size.
+    const OF_GPU: Self = Self {
+        nodes: 1 << 16,
+        edges: 1 << 20,
+    };
+
+    /// Returns the size of blocks on a device, for rows of up to `widest` numbers. On a GPU, the rows
+    /// that several blocks read fit one buffer.
+    pub(crate) fn on(device: &gnn::Device, widest: usize) -> Self {
+        if !device.is_gpu() {
+            return Self::OF_PROCESSOR;
+        }
+        let rows = (device.matrix_rows(widest) / BLOCKS_IN_BUFFER).max(1);
+        Self {
+            nodes: Self::OF_GPU.nodes.min(rows),
+            edges: Self::OF_GPU.edges.min(rows),
+        }
+    }
+}
+
+/// Blocks whose rows fit one buffer of a GPU, if each in-edge reads another row.
+const BLOCKS_IN_BUFFER: usize = 8;
 
 /// A store with the node columns, hubs and rows that all blocks share.
 ///
@@ -36,6 +69,7 @@ pub(crate) struct Graph {
     hubs: Hubs,
     /// None in one process.
     halo: Option<Halo>,
+    blocks: BlockSize,
 }
 
 impl Graph {
@@ -46,6 +80,7 @@ impl Graph {
         store: &Store,
         arch: &Architecture,
         limits: &BTreeSet<usize>,
+        blocks: BlockSize,
     ) -> Result<Self, InferError> {
         let is_alone = store.cluster().num_processes() == 1;
         let own = (!is_alone).then(|| own_nodes(store));
@@ -66,7 +101,13 @@ impl Graph {
             columns: Arc::new(columns),
             hubs,
             halo,
+            blocks,
         })
+    }
+
+    /// Returns the size of the blocks in which layers are computed.
+    pub(crate) fn block_size(&self) -> BlockSize {
+        self.blocks
     }
 
     /// Returns the store.
@@ -164,7 +205,7 @@ impl Graph {
 
     /// Cuts some rows into blocks of bounded size. Only the in-degrees and `limit` decide the cuts.
     pub(crate) fn ranges(&self, rows: Range<usize>, limit: usize) -> Vec<Range<usize>> {
-        cut_blocks(rows, |row| {
+        cut_blocks(rows, self.blocks, |row| {
             (self.columns.in_degree()[row] as usize).min(limit)
         })
     }
@@ -372,6 +413,7 @@ pub(crate) fn completed<'a>(
 /// reads.
 pub(crate) fn cut_blocks(
     rows: Range<usize>,
+    size: BlockSize,
     num_in_edges: impl Fn(usize) -> usize,
 ) -> Vec<Range<usize>> {
     let mut blocks = Vec::new();
@@ -379,7 +421,7 @@ pub(crate) fn cut_blocks(
     for row in rows.clone() {
         edges += num_in_edges(row);
         let end = row + 1;
-        if end - start == NODES_MAX || edges >= EDGES_MAX || end == rows.end {
+        if end - start == size.nodes || edges >= size.edges || end == rows.end {
             blocks.push(start..end);
             (start, edges) = (end, 0);
         }

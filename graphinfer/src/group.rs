@@ -22,6 +22,8 @@ const EDGES_SHARE: usize = 2;
 pub(crate) struct Group {
     lists: Lists,
     gathered: Gathered,
+    /// The copied rows; a GPU gets them once, for all threads.
+    src: Projected<ReadyInput>,
 }
 
 /// Cuts the blocks of a layer into groups, each by how many rows the group before has read.
@@ -32,6 +34,8 @@ pub(crate) struct Groups {
     edge_bytes: usize,
     /// In-edges that the next group reads at most.
     edges_max: usize,
+    /// Rows that fit a buffer of the device.
+    rows_max: usize,
 }
 
 /// The in-edges of the nodes of a group, in the order in which the store holds them.
@@ -65,6 +69,7 @@ impl Groups {
             row_bytes,
             edge_bytes,
             edges_max: edges_max.clamp(1, (bytes / EDGES_SHARE / edge_bytes).max(1)),
+            rows_max: rounds.model.device().matrix_rows(input.aggregated().cols()),
         }
     }
 
@@ -88,13 +93,25 @@ impl Groups {
         let reads_own = rounds.conv(input.layer).aggregates_own();
         let (mut taken, mut num_edges, mut used) = (0, 0, 0);
         for block in &blocks[..tried] {
+            let in_edges = graph.num_in_edges(block.clone(), limit);
+            let others = usize::try_from(in_edges).unwrap_or(usize::MAX);
+            // Own nodes have rows of zeros, if the conv reads none of theirs here.
+            let own = if reads_own {
+                0
+            } else {
+                block.start - blocks[0].start
+            };
+            let rows = (set.len() + own).saturating_add(block.len().saturating_add(others));
+            if taken > 0 && rows > self.rows_max {
+                break;
+            }
             if reads_own {
                 block.clone().for_each(|row| set.insert(narrow(row)));
             }
             let srcs = block.clone().flat_map(|row| lists.of(row).0);
             srcs.for_each(|&src| set.insert(src));
             taken += 1;
-            num_edges += graph.num_in_edges(block.clone(), limit);
+            num_edges += in_edges;
             let of_edges = usize::try_from(num_edges).unwrap_or(usize::MAX);
             used = set.len() * self.row_bytes + of_edges.saturating_mul(self.edge_bytes);
             if used >= self.bytes {
@@ -109,7 +126,13 @@ impl Groups {
         let own = blocks[0].start..blocks[taken - 1].end;
         let own = (!reads_own).then_some(own);
         let gathered = Gathered::new(set, own, input, graph.columns())?;
-        Ok((taken, Group { lists, gathered }))
+        let src = gathered.ready();
+        let group = Group {
+            lists,
+            gathered,
+            src,
+        };
+        Ok((taken, group))
     }
 }
 
@@ -148,7 +171,7 @@ impl Group {
 
     /// Returns the copied rows as a conv reads them.
     pub(crate) fn src(&self) -> Projected<ReadyInput> {
-        self.gathered.ready()
+        self.src.clone()
     }
 }
 

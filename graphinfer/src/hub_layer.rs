@@ -31,7 +31,7 @@ impl Rounds<'_> {
         let hubs = hub_rows(&UntypedLayer {
             rounds: self,
             input: &input,
-            aggregation: self.conv(layer).aggregation()?,
+            aggregation: self.conv_on_processor(layer).aggregation()?,
         })?;
         input.hubs = hubs;
         Ok(input)
@@ -57,7 +57,7 @@ impl HubLayer for UntypedLayer<'_> {
     }
 
     fn on_thread(&self) -> Layer<'_> {
-        self.rounds.layer(self.input, None)
+        self.rounds.layer_on_processor(self.input)
     }
 
     fn limit(&self, _relation: usize) -> usize {

@@ -5,8 +5,9 @@ use crate::changed_rows::Layers;
 use crate::checkpoint::Checkpoint;
 use crate::compare::{Difference, Other};
 use crate::config::InferTargets;
+use crate::device::{Matrix, check_fits, open_device};
 use crate::embedding::embedding_columns;
-use crate::graph::Graph;
+use crate::graph::{BlockSize, Graph};
 use crate::identity::{fingerprint, limit_json, plan_json, rounds_fingerprint};
 use crate::inner::{report, report_resumed, run_inner};
 use crate::kept_versions::{RowFiles, keep_full};
@@ -18,7 +19,7 @@ use crate::round::RoundStats;
 use crate::slice::Slice;
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
-use gnn::RowFormat;
+use gnn::{Model, RowFormat};
 use graphdelta::{KeptVersions, fetch_kept, find_kept};
 use schemas::{
     FeatureMeta, IdListPlan, LabelMeta, Manifest, NodeIdx, Opened, Output, PartEntry, Progress,
@@ -69,7 +70,6 @@ fn infer_untyped(
 ) -> Result<Manifest, InferError> {
     let trained = &check_model(plan, trained, store)?;
     let record = &trained.record;
-    let arch = trained.model.architecture();
     let settings = Settings::new(plan, trained, store)?;
     let (embedding_layer, fingerprint) = (settings.embedding_layer, &settings.fingerprint);
     let (slices, layers) = (&settings.slices, settings.slices.len());
@@ -82,7 +82,9 @@ fn infer_untyped(
     let versions = keep_versions(plan, store)?;
     let other_slices = Slice::all(record.limits(layers, 0, plan.other_sampling()));
     // Everything that can fail because of the input comes before the output is opened.
-    let graph = Graph::new(store, arch, &limits(plan, slices, &other_slices))?;
+    let limits = limits(plan, slices, &other_slices);
+    let (model, graph) = on_device(plan, trained, (store, &limits), progress)?;
+    let gather_bytes = gather_bytes(plan, trained, (&graph, &model))?;
     let id_type = store.meta().graph.target().id_type;
     let columns = embedding_columns(plan, record, id_type, embedding_layer)?;
     let list = settings.list.as_ref();
@@ -100,12 +102,13 @@ fn infer_untyped(
     let rounds = Rounds {
         graph: &graph,
         trained,
+        model: &model,
         slices,
         threads: &threads,
         format: plan.rows,
         embedding_layer,
         keeps_rows: plan.keeps_rows,
-        gather_bytes: gather_bytes(plan, trained, store),
+        gather_bytes,
     };
     let last = PartsWriter {
         rounds: &rounds,
@@ -225,9 +228,39 @@ pub(crate) fn keep_versions(
     Ok(Some(versions))
 }
 
+/// Returns a copy of a model on the device of the plan, and the graph in blocks for it.
+fn on_device(
+    plan: &InferPlan,
+    trained: &TrainedModel,
+    (store, limits): (&Store, &BTreeSet<usize>),
+    progress: &Progress,
+) -> Result<(Model, Graph), InferError> {
+    let model = trained.model.on(open_device(plan, store, progress)?);
+    let blocks = BlockSize::on(model.device(), widest(&model));
+    let graph = Graph::new(store, model.architecture(), limits, blocks)?;
+    Ok((model, graph))
+}
+
+/// Returns the width of the widest rows that a model reads, aggregates or computes.
+fn widest(model: &Model) -> usize {
+    let arch = model.architecture();
+    let of_layer = |layer| {
+        let aggregated = model.layer_slice(layer, false).src_dim();
+        let ends = arch.input_dim(layer).max(arch.output_dim(layer));
+        aggregated.max(ends)
+    };
+    (1..=arch.num_layers).map(of_layer).max().unwrap_or(0)
+}
+
 /// Returns how many bytes of rows the rounds copy at once; none if the page cache holds the files
-/// that they read. Several processes, and sparse features, always read the files as they are.
-fn gather_bytes(plan: &InferPlan, trained: &TrainedModel, store: &Store) -> Option<usize> {
+/// that they read, and a GPU the rows. Several processes, and sparse features, always read the files
+/// as they are.
+fn gather_bytes(
+    plan: &InferPlan,
+    trained: &TrainedModel,
+    (graph, model): (&Graph, &Model),
+) -> Result<Option<usize>, InferError> {
+    let store = graph.store();
     let of_nodes = &store.meta().graph.types[0];
     let is_sparse = matches!(of_nodes.features, FeatureMeta::Sparse { .. });
     let arch = trained.model.architecture();
@@ -236,8 +269,33 @@ fn gather_bytes(plan: &InferPlan, trained: &TrainedModel, store: &Store) -> Opti
     // The rows that a round reads and those that it writes.
     let bytes = 2 * plan.rows.num_bytes() * widest * store.placement().num_nodes();
     let is_alone = store.cluster().num_processes() == 1;
-    let is_short = is_alone && !is_sparse && !store.is_cached_with(bytes as u64);
-    is_short.then(|| store.memory_budget() / 8 * GATHERED_OF_8)
+    let copies = is_alone && !is_sparse;
+    // The largest buffer of a GPU that does not hold all rows.
+    let most = match rows_fit(trained, (graph, model)) {
+        Err(InferError::GpuTooSmall { most, .. }) if copies => Some(most),
+        fits => fits.map(|()| None)?,
+    };
+    let is_short = copies && (most.is_some() || !store.is_cached_with(bytes as u64));
+    let most = most.map_or(usize::MAX, |most| {
+        usize::try_from(most).unwrap_or(usize::MAX)
+    });
+    let gathered = || most.min(store.memory_budget() / 8 * GATHERED_OF_8);
+    Ok(is_short.then(gathered))
+}
+
+/// Checks that the rows that each layer aggregates fit a buffer of the device.
+fn rows_fit(trained: &TrainedModel, (graph, model): (&Graph, &Model)) -> Result<(), InferError> {
+    let of_layer = |layer| {
+        let is_sparse = trained.reads_sparse(layer, graph.features());
+        Matrix {
+            layer,
+            rows: graph.num_rows(),
+            cols: model.layer_slice(layer, is_sparse).src_dim(),
+        }
+    };
+    let layers = 1..=model.architecture().num_layers;
+    let matrices: Vec<Matrix> = layers.map(of_layer).collect();
+    check_fits(model.device(), &matrices)
 }
 
 /// Checks that a model fits a store and a plan, and prepares it for the store's columns. Process 0
@@ -291,6 +349,8 @@ pub(crate) struct Share {
     pub(crate) difference: Difference,
     /// How far a sample is from one with rows in f32.
     pub(crate) rounding: Difference,
+    /// Name of the device that computed the layers.
+    pub(crate) device: String,
     pub(crate) parts: BTreeMap<usize, PartEntry>,
 }
 
@@ -298,16 +358,20 @@ pub(crate) struct Share {
 pub(crate) fn join(shares: Vec<Share>, plan: &InferPlan, output: &Output) -> serde_json::Value {
     let (mut difference, mut rounding) = (Difference::default(), Difference::default());
     let mut of_processes = Vec::with_capacity(shares.len());
+    let mut devices = BTreeSet::new();
     for share in shares {
         difference.add(&share.difference);
         rounding.add(&share.rounding);
         output.adopt_parts(share.parts);
+        devices.insert(share.device);
         of_processes.push(share.rounds);
     }
     let mut report = match &of_processes[..] {
         [rounds] => serde_json::json!({ "rounds": rounds }),
         _ => serde_json::json!({ "processes": of_processes }),
     };
+    let devices: Vec<String> = devices.into_iter().collect();
+    report["device"] = devices.join(", ").into();
     if plan.compare_sampling {
         report["sampling_compared"] = difference.report();
     }
@@ -424,5 +488,6 @@ fn run<'a>(
             }
         },
         parts: last_round.output.committed_parts(),
+        device: rounds.model.device().name().to_owned(),
     })
 }

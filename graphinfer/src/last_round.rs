@@ -124,7 +124,7 @@ impl PartsWriter<'_> {
         done: impl Fn(&Part, Computed) -> Result<(), InferError> + Sync,
     ) -> Result<Difference, InferError> {
         let pieces = self.pieces(parts, input.layer);
-        let model = &self.rounds.trained.model;
+        let model = self.rounds.model;
         let differences = Mutex::new(vec![Difference::default(); pieces.len()]);
         let blocks: Vec<Range<usize>> = pieces.iter().map(|piece| piece.rows.clone()).collect();
         self.rounds.for_each_group(input, &blocks, |some, group| {

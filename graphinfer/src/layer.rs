@@ -9,16 +9,21 @@ use crate::model::TrainedModel;
 use crate::slice::Slice;
 use crate::threads::Threads;
 use gnn::{
-    Block, Dense, LayerSlice, NodeColumns, Projected, ReadyInput, RowFormat, SharedRows, SrcRows,
+    Block, Dense, LayerSlice, Model, NodeColumns, Projected, ReadyInput, RowFormat, SharedRows,
+    SrcRows,
 };
 use schemas::Row;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// Graph, model, slices and threads that all rounds share.
 pub(crate) struct Rounds<'a> {
     pub(crate) graph: &'a Graph,
+    /// The model on the processor, which computes hubs and samples of 16-bit rows.
     pub(crate) trained: &'a TrainedModel,
+    /// The model on the device that computes blocks.
+    pub(crate) model: &'a Model,
     pub(crate) slices: &'a [Slice],
     pub(crate) threads: &'a Threads,
     /// How rows are kept between rounds.
@@ -39,6 +44,8 @@ pub(crate) struct LayerInput {
     pub(crate) before: RoundRows,
     /// The layer's rows of own hubs, which are computed before its blocks.
     pub(crate) hubs: HubRows,
+    /// The rows as a conv reads them; a GPU gets them once, for all threads.
+    src: OnceLock<Projected<ReadyInput>>,
 }
 
 /// A conv with its input, for one thread.
@@ -74,8 +81,17 @@ impl Rounds<'_> {
 
     /// Returns the conv of a layer, for one thread.
     pub(crate) fn conv(&self, layer: usize) -> LayerSlice<'_> {
-        let is_sparse = self.trained.reads_sparse(layer, self.graph.features());
-        self.trained.model.layer_slice(layer, is_sparse)
+        self.model.layer_slice(layer, self.reads_sparse(layer))
+    }
+
+    /// Returns the conv of a layer on the processor.
+    pub(crate) fn conv_on_processor(&self, layer: usize) -> LayerSlice<'_> {
+        let model = &self.trained.model;
+        model.layer_slice(layer, self.reads_sparse(layer))
+    }
+
+    fn reads_sparse(&self, layer: usize) -> bool {
+        self.trained.reads_sparse(layer, self.graph.features())
     }
 
     /// Returns a layer with its input, for one thread. It runs on blocks of the group, if there is
@@ -85,10 +101,7 @@ impl Rounds<'_> {
         input: &'a LayerInput,
         group: Option<&'a Group>,
     ) -> Layer<'a> {
-        let all = || Projected {
-            rows: ReadyInput::shared(input.aggregated()),
-            scores: input.scores().map(ReadyInput::shared),
-        };
+        let all = || input.src.get_or_init(|| input.ready()).clone();
         Layer {
             rounds: self,
             slice: self.slices[input.layer - 1],
@@ -96,6 +109,18 @@ impl Rounds<'_> {
             src: group.map_or_else(all, Group::src),
             input,
             group,
+        }
+    }
+
+    /// Returns a layer on the processor, for single nodes.
+    pub(crate) fn layer_on_processor<'a>(&'a self, input: &'a LayerInput) -> Layer<'a> {
+        Layer {
+            rounds: self,
+            slice: self.slices[input.layer - 1],
+            conv: self.conv_on_processor(input.layer),
+            src: input.ready(),
+            input,
+            group: None,
         }
     }
 
@@ -147,6 +172,15 @@ impl LayerInput {
             layer,
             before: before.clone(),
             hubs: HubRows::default(),
+            src: OnceLock::new(),
+        }
+    }
+
+    /// Returns the rows that the layer aggregates, with their scores, as a conv reads them.
+    fn ready(&self) -> Projected<ReadyInput> {
+        Projected {
+            rows: ReadyInput::shared(self.aggregated()),
+            scores: self.scores().map(ReadyInput::shared),
         }
     }
 

@@ -107,6 +107,7 @@ mod compact;
 mod compare;
 mod config;
 mod deliver;
+mod device;
 mod embedding;
 mod error;
 mod exchange;
@@ -147,7 +148,7 @@ mod whole_rows;
 
 pub use changed_rows::{ChangedRows, changed_rows, reach_plan};
 pub use compact::compact;
-pub use config::{InferSampling, InferSpec, InferTargets, InferTypes, Method};
+pub use config::{InferDevice, InferSampling, InferSpec, InferTargets, InferTypes, Method};
 pub use error::InferError;
 pub use infer::infer;
 pub use kept_rows::KeptRows;

@@ -165,6 +165,14 @@ impl Trained {
         })
     }
 
+    /// Sets the device that the model computes on.
+    pub(crate) fn set_device(&mut self, device: gnn::Device) {
+        match self {
+            Self::Untyped(trained) => trained.model.set_device(device),
+            Self::Typed(trained) => trained.model.set_device(device),
+        }
+    }
+
     /// Returns what was read besides the parameters.
     pub(crate) fn record(&self) -> &Record {
         match self {

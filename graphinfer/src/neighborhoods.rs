@@ -13,6 +13,7 @@ use crate::threads::Threads;
 use gnn::kernel::Partitioning;
 use gnn::{Dense, Input, ReadyInput};
 use graphtrainer::batch::{BlockOptions, Piece, blocks_of, typed_blocks_of};
+use graphtrainer::report_device;
 use schemas::{
     EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, Event, GraphColumns, GraphFeatureDataset,
     GraphShard, Ids, Labels, Manifest, Opened, Output, Progress, TypedColumns,
@@ -54,17 +55,21 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
     let started = Instant::now();
     let input = plan.input.as_ref().expect("checked with the plan");
     let dataset = GraphFeatureDataset::open(input)?;
-    let trained = open_model(plan, &dataset)?;
-    let (graph, record) = (dataset.meta(), trained.record());
-    let embedding_layer = record.embedding_layer(plan)?;
+    let mut trained = open_model(plan, &dataset)?;
+    let embedding_layer = trained.record().embedding_layer(plan)?;
     let mut plan_json = trained.settings(plan)?;
-    plan_json["model"] = serde_json::json!(record.files);
+    plan_json["model"] = serde_json::json!(trained.record().files);
     plan_json["input"] = serde_json::json!(dataset.manifest().fingerprint);
     let fingerprint = schemas::xxh::fingerprint(plan_json.to_string().as_bytes());
     let output = match Output::open(&plan.output, "infer", &fingerprint, plan.fresh)? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
+    let device = plan.open_device()?;
+    report_device("infer", &device, progress);
+    let name = device.name().to_owned();
+    trained.set_device(device);
+    let (graph, record) = (dataset.meta(), trained.record());
     let columns = embedding_columns(plan, record, graph.target().id_type, embedding_layer)?;
     let label = columns.prediction.clone();
     let flatten = dataset.flatten();
@@ -104,6 +109,7 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
         report: serde_json::json!({
             "seconds": started.elapsed().as_secs_f64(),
             "embedding": record.embedding_report(embedding_layer),
+            "device": name,
         }),
         ..Manifest::new(
             "infer",

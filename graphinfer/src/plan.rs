@@ -1,7 +1,7 @@
 //! The checked plan of an infer job.
 
 use crate::InferError;
-use crate::config::{InferSampling, InferSpec, InferTargets, InferTypes, Method};
+use crate::config::{InferDevice, InferSampling, InferSpec, InferTargets, InferTypes, Method};
 use gnn::RowFormat;
 use schemas::path::join;
 use schemas::{IdListPlan, NodesPlan, Precision};
@@ -58,6 +58,7 @@ pub struct InferPlan {
     pub(crate) logits: bool,
     pub(crate) probabilities: bool,
     pub(crate) precision: Precision,
+    pub(crate) device: InferDevice,
     pub(crate) rows: RowFormat,
     pub(crate) normalize: bool,
     pub(crate) targets: InferTargets,
@@ -111,6 +112,7 @@ impl InferSpec {
             logits: self.logits,
             probabilities: self.probabilities,
             precision: self.precision,
+            device: self.device,
             rows: self.rows,
             normalize: self.normalize,
             targets: match self.targets {
@@ -161,6 +163,11 @@ impl InferSpec {
         {
             found.push(key(name, value, allowed));
         }
+        if self.device == InferDevice::Gpu && !gnn::Device::HAS_GPU {
+            let build = "this program was built without GPUs: build it with `cargo build --release \
+                         --features gpu`, or take \"cpu\"";
+            found.push(key("infer.device", "\"gpu\"", build));
+        }
         if by_neighborhoods && !has_input {
             found.push(InferError::Missing {
                 key: "infer.input",
@@ -209,10 +216,41 @@ impl InferPlan {
     }
 
     /// Keeps in the working directory what a version of the output is computed from.
-    #[must_use]
-    pub fn keeping_rows(mut self) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// If the plan names a GPU: a version is computed on the processor, and its rows have to be those
+    /// of a full run to the bit.
+    pub fn keeping_rows(mut self) -> Result<Self, InferError> {
+        if self.device == InferDevice::Gpu {
+            return Err(InferError::Key {
+                key: "infer.device",
+                value: "\"gpu\"".to_owned(),
+                allowed:
+                    "versions are computed on the processor, bit for bit as a full run; allowed \
+                          with [incremental] is \"cpu\""
+                        .to_owned(),
+            });
+        }
         self.keeps_rows = true;
-        self
+        Ok(self)
+    }
+
+    /// Checks that the device of the plan is available.
+    ///
+    /// # Errors
+    ///
+    /// [`InferError::NoGpu`] if the plan needs a GPU and there is none.
+    pub fn check_device(&self) -> Result<(), InferError> {
+        self.open_device().map(drop)
+    }
+
+    /// Opens the device of the plan.
+    pub(crate) fn open_device(&self) -> Result<gnn::Device, InferError> {
+        match self.device {
+            InferDevice::Cpu => Ok(gnn::Device::cpu()),
+            InferDevice::Gpu => gnn::Device::gpu().map_err(|source| InferError::NoGpu { source }),
+        }
     }
 
     /// Returns the directory of the model.
@@ -352,6 +390,10 @@ impl InferPlan {
         if self.rows != RowFormat::F32 {
             settings["rows"] = serde_json::json!(self.rows);
         }
+        // They were also computed on the processor.
+        if self.device != InferDevice::Cpu {
+            settings["device"] = serde_json::json!(self.device);
+        }
         settings
     }
 
@@ -461,6 +503,33 @@ mod tests {
             r#"{"output": "o"}"#,
             "`infer.model` is missing: a directory with a trained model, where the job has no \
              table [train]",
+        );
+    }
+
+    /// No key takes the device that a machine happens to have, and versions take the processor.
+    #[test]
+    fn devices_are_named() {
+        check(
+            r#"{"output": "o", "model": "m", "device": "auto"}"#,
+            "unknown variant `auto`, expected `cpu` or `gpu` at line 1 column 46",
+        );
+        if !gnn::Device::HAS_GPU {
+            check(
+                r#"{"output": "o", "model": "m", "device": "gpu"}"#,
+                "`infer.device` is \"gpu\": this program was built without GPUs: build it with \
+                 `cargo build --release --features gpu`, or take \"cpu\"",
+            );
+        }
+        let of_processor = plan(r#"{"output": "o", "model": "m"}"#).unwrap();
+        assert!(of_processor.settings().get("device").is_none());
+        let mut of_gpu = of_processor.clone();
+        of_gpu.device = InferDevice::Gpu;
+        assert_eq!(of_gpu.settings()["device"], "gpu");
+        assert!(of_processor.keeping_rows().unwrap().keeps_rows);
+        assert_eq!(
+            of_gpu.keeping_rows().unwrap_err().to_string(),
+            "`infer.device` is \"gpu\": versions are computed on the processor, bit for bit as a full \
+             run; allowed with [incremental] is \"cpu\""
         );
     }
 

@@ -3,7 +3,6 @@
 use crate::InferError;
 use crate::checkpoint::{Checkpoint, RoundRecord, RoundRows, Source};
 use crate::exchange::Crossing;
-use crate::graph::NODES_MAX;
 use crate::inner::InnerRounds;
 use crate::layer::{Layer, Rounds};
 use crate::rows::{RowRecord, RowWriter};
@@ -152,7 +151,7 @@ impl Rounds<'_> {
     ) -> Result<(), InferError> {
         let dim = self.graph.store().meta().graph.types[0].features.dim();
         let rows_max = bytes / (4 * dim.max(1));
-        let num_blocks = (rows_max / NODES_MAX).max(1);
+        let num_blocks = (rows_max / self.graph.block_size().nodes).max(1);
         for some in blocks.chunks(num_blocks) {
             let rows = some[0].start..some[some.len() - 1].end;
             let values = self.graph.dense_features(rows.clone(), dim);

@@ -48,7 +48,7 @@ impl Rounds<'_> {
             return Ok(Difference::default());
         };
         let [embedding, last] = self.in_f32(&sample)?;
-        let layer = self.layer(input, None);
+        let layer = self.layer_on_processor(input);
         let [mut of_rows, mut of_last] = [Vec::new(), Vec::new()];
         for &row in &sample.rows[..sample.ends[0]] {
             let computed = layer.run(row..row + 1)?.values;

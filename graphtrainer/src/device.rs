@@ -1,4 +1,4 @@
-//! Opens the device of a training, and reports it.
+//! Opens the device of a training, and reports devices.
 
 use schemas::progress::{Event, Progress};
 use serde_json::json;
@@ -19,6 +19,37 @@ impl Device {
     }
 }
 
+/// Reports the device of a stage, if it is a GPU. Logs and returns a warning about a software GPU.
+pub fn report_device(
+    stage: &'static str,
+    device: &gnn::Device,
+    progress: &Progress,
+) -> Option<String> {
+    let name = device.name();
+    if device.is_gpu() {
+        report(stage, name, name.to_owned(), progress);
+    }
+    device.is_software().then(|| {
+        let note = format!(
+            "{name} is a software GPU, which is for tests: it is slower than \"cpu\", and wrong for \
+             nodes with more than some thousand edges if its driver ends long loops, as Mesa's does"
+        );
+        tracing::warn!("{note}");
+        note
+    })
+}
+
+fn report(stage: &'static str, name: &str, message: String, progress: &Progress) {
+    progress(&Event {
+        stage,
+        phase: "device".to_owned(),
+        done: 1,
+        total: 1,
+        message: Some(message),
+        fields: json!({ "device": name }),
+    });
+}
+
 /// Returns the name of the device that the model is trained on.
 ///
 /// Reports a GPU, or why no GPU is used. Adds a warning to `notes` for a software GPU, and for a
@@ -33,27 +64,10 @@ pub(crate) fn say(
     let device = prepared.model.device();
     let name = device.name();
     let has_choice = gnn::Device::HAS_GPU && plan.tuning.device == Device::Auto;
-    let why_none = has_choice.then(gnn::Device::hardware).and_then(Result::err);
-    if device.is_gpu() || why_none.is_some() {
-        progress(&Event {
-            stage: "train",
-            phase: "device".to_owned(),
-            done: 1,
-            total: 1,
-            message: Some(
-                why_none.map_or_else(|| name.to_owned(), |problem| format!("{name}: {problem}")),
-            ),
-            fields: json!({ "device": name }),
-        });
+    if let Some(problem) = has_choice.then(gnn::Device::hardware).and_then(Result::err) {
+        report("train", name, format!("{name}: {problem}"), progress);
     }
-    if device.is_software() {
-        let note = format!(
-            "{name} is a software GPU, which is for tests: it is slower than \"cpu\", and wrong for \
-             nodes with more than some thousand edges if its driver ends long loops, as Mesa's does"
-        );
-        tracing::warn!("{note}");
-        notes.push(note);
-    }
+    notes.extend(report_device("train", device, progress));
     let before = resumed.map(|checkpoint| &checkpoint.device);
     if let Some(before) = before.filter(|before| *before != name) {
         let note = format!(

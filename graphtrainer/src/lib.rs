@@ -150,6 +150,7 @@ pub use config::{
     BatchBy, Device, DrawBy, InBatch, Loss, NegativesSpec, TrainContext, TrainPlan, TrainSpec,
     UpdateMode,
 };
+pub use device::report_device;
 pub use embedding::{NodeEmbeddings, TableFile};
 pub use epoch_report::EpochReport;
 pub use error::TrainError;

@@ -445,7 +445,7 @@ fn plan_infer(
 ) -> Option<InferPlan> {
     let plan = found.take(spec?.into_plan(context))?;
     let plan = match versions.are_kept {
-        true => plan.keeping_rows(),
+        true => found.take(plan.keeping_rows())?,
         false => plan,
     };
     let names: Vec<&str> = graph.types.iter().map(|of| &of.name[..]).collect();

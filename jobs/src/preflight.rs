@@ -53,6 +53,11 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     {
         plan.check_device()?;
     }
+    if let Some(plan) = job.infer.as_ref().filter(|_| job.runs(Stage::Infer))
+        && !is_done(job, Stage::Infer)
+    {
+        plan.check_device()?;
+    }
     if let Some(train) = job.own_training.as_ref().filter(|_| job.runs(Stage::Train)) {
         // Pairs have splits of their own; changes may bring the splits that the first tables lack.
         if job.graph.pairs.is_none() && job.flatten_version().is_none() {

@@ -22,6 +22,8 @@ pub(super) struct Slots {
     pub(super) col: Box<[u32]>,
     /// Number of self-loops added to each row: 0 or 1.
     pub(super) loops: u32,
+    /// Column of the own node of row 0.
+    pub(super) first: u32,
     /// Position of the key of row 0 among the keys.
     pub(super) own_key: u32,
 }
@@ -51,10 +53,16 @@ pub(super) fn is_own(slots: &Slots, v: usize, slot: usize) -> bool {
     slot == slot_of(slots, v, slots.offset[v + 1] as usize)
 }
 
+/// Returns the column of the own node of row `v`.
+#[cube]
+pub(super) fn own_col(slots: &Slots, v: usize) -> usize {
+    v + slots.first as usize
+}
+
 /// Returns the column that a slot of row `v` reads.
 #[cube]
 pub(super) fn col_of(slots: &Slots, v: usize, slot: usize) -> usize {
-    let mut u = v;
+    let mut u = own_col(slots, v);
     if !is_own(slots, v, slot) {
         u = slots.col[edge_of(slots, v, slot)] as usize;
     }
@@ -67,7 +75,7 @@ pub(super) fn is_left_out(slots: &Slots, v: usize, slot: usize) -> bool {
     let mut left_out = false.runtime();
     if slots.loops > 0 {
         if !is_own(slots, v, slot) {
-            left_out = slots.col[edge_of(slots, v, slot)] as usize == v;
+            left_out = slots.col[edge_of(slots, v, slot)] as usize == own_col(slots, v);
         }
     }
     left_out
@@ -264,6 +272,8 @@ pub(super) struct Edges {
     pub(super) slot_row: CubeTensor,
     /// Number of self-loops added to each row: 0 or 1.
     pub(super) loops: usize,
+    /// Column of the own node of row 0.
+    pub(super) first: usize,
     own_key: usize,
     num_rows: usize,
     num_slots: usize,
@@ -281,6 +291,7 @@ impl Edges {
             rows: by_row(csr, device),
             slot_row,
             loops,
+            first: csr.first,
             own_key: csr.own_key(0),
             num_rows: csr.num_rows(),
             num_slots: csr.num_edges() + csr.num_rows() * loops,
@@ -294,6 +305,7 @@ impl Edges {
             arg(&self.rows.offset),
             arg(&self.rows.col),
             count(self.loops),
+            count(self.first),
             count(self.own_key),
         )
     }

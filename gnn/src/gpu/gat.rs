@@ -5,7 +5,7 @@ use cubecl::prelude::*;
 
 use super::GpuKernel;
 use super::attention::{
-    Slots, col_of, edge_of, first_slot, is_left_out, is_own, leaky, scaled, slot_of,
+    Slots, col_of, edge_of, first_slot, is_left_out, is_own, leaky, own_col, scaled, slot_of,
 };
 use super::memory::{arg, cols, count, empty, launch, len, rows, shaped_like};
 use super::sum::sum_rows;
@@ -44,13 +44,14 @@ fn node_scores(
 
 /// Sets 1 / number of each row's in-edges that are not self-loops; 0 if there are none.
 #[cube(launch)]
-fn mean_shares(offset: &[u32], col: &[u32], out: &mut [f32]) {
+fn mean_shares(slots: &Slots, out: &mut [f32]) {
     if ABSOLUTE_POS >= out.len() {
         terminate!();
     }
+    let own = own_col(slots, ABSOLUTE_POS);
     let mut others = 0.0f32.runtime();
-    for e in offset[ABSOLUTE_POS] as usize..offset[ABSOLUTE_POS + 1] as usize {
-        if col[e] as usize != ABSOLUTE_POS {
+    for e in slots.offset[ABSOLUTE_POS] as usize..slots.offset[ABSOLUTE_POS + 1] as usize {
+        if slots.col[e] as usize != own {
             others += 1.0f32;
         }
     }
@@ -77,12 +78,13 @@ fn edge_scores(
     let head = ABSOLUTE_POS % heads;
     let v = slot_row[slot] as usize;
     let u = col_of(slots, v, slot);
-    let mut score = s[u * 2 * heads + head] + s[(v * 2 + 1) * heads + head];
+    let own = own_col(slots, v);
+    let mut score = s[u * 2 * heads + head] + s[(own * 2 + 1) * heads + head];
     if comptime!(has_z) {
         if is_own(slots, v, slot) {
             let mut sum = 0.0f32.runtime();
             for e in slots.offset[v] as usize..slots.offset[v + 1] as usize {
-                if slots.col[e] as usize != v {
+                if slots.col[e] as usize != own {
                     sum += z[e * heads + head];
                 }
             }
@@ -265,16 +267,9 @@ impl Gat {
 
     /// Returns the share of each edge in the mean of its row.
     fn mean_shares_on_gpu(&self, near: &CubeTensor) -> CubeTensor {
-        let edges = self.attention.edges(&near.device).rows;
+        let edges = self.attention.edges(&near.device);
         let out = empty(near, self.attention.csr.num_rows(), 1);
-        launch!(
-            mean_shares,
-            len(&out),
-            near,
-            arg(&edges.offset),
-            arg(&edges.col),
-            arg(&out)
-        );
+        launch!(mean_shares, len(&out), near, edges.slots(), arg(&out));
         out
     }
 
@@ -349,16 +344,16 @@ impl Gat {
 impl GpuKernel for Gat {
     fn forward(&self, inputs: &[CubeTensor]) -> (CubeTensor, Vec<CubeTensor>) {
         assert!(
-            !self.scored,
-            "only the processor reads scores computed before"
-        );
-        assert!(
             !self.attention.csr.bipartite,
             "attention between two types runs in steps"
         );
         let (h, attention) = (&inputs[0], &self.attention);
         let edges = attention.edges(&h.device);
-        let s = scores_of_nodes(h, &inputs[1..3], attention.heads);
+        let s = if self.scored {
+            inputs[1].clone()
+        } else {
+            scores_of_nodes(h, &inputs[1..3], attention.heads)
+        };
         let share = self.edge_scores.then(|| self.mean_shares_on_gpu(h));
         let score = empty(h, attention.num_slots(), attention.heads);
         launch!(

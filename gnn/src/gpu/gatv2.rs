@@ -6,8 +6,8 @@ use cubecl::prelude::*;
 
 use super::GpuKernel;
 use super::attention::{
-    Edges, Slots, col_of, edge_of, first_slot, is_left_out, is_own, leaky, leaky_slope, scaled,
-    slot_of,
+    Edges, Slots, col_of, edge_of, first_slot, is_left_out, is_own, leaky, leaky_slope, own_col,
+    scaled, slot_of,
 };
 use super::memory::{arg, cols, count, empty, launch, len, rows, shaped_like};
 use super::sum::{PIECE, sum_rows};
@@ -31,7 +31,7 @@ struct Ends {
 
 /// Sets the mean of each row's edge features, without those of self-loops.
 #[cube(launch)]
-fn mean_features(feature: &[f32], offset: &[u32], col: &[u32], out: &mut [f32], edge_dim: u32) {
+fn mean_features(feature: &[f32], slots: &Slots, out: &mut [f32], edge_dim: u32) {
     if ABSOLUTE_POS >= out.len() {
         terminate!();
     }
@@ -39,8 +39,8 @@ fn mean_features(feature: &[f32], offset: &[u32], col: &[u32], out: &mut [f32], 
     let k = ABSOLUTE_POS % edge_dim as usize;
     let mut sum = 0.0f32.runtime();
     let mut others = 0.0f32.runtime();
-    for e in offset[v] as usize..offset[v + 1] as usize {
-        if col[e] as usize != v {
+    for e in slots.offset[v] as usize..slots.offset[v + 1] as usize {
+        if slots.col[e] as usize != own_col(slots, v) {
             sum += feature[e * edge_dim as usize + k];
             others += 1.0f32;
         }
@@ -244,8 +244,7 @@ impl EndsOnGpu {
                 len(&out),
                 l,
                 arg(of_edges),
-                arg(&edges.rows.offset),
-                arg(&edges.rows.col),
+                edges.slots(),
                 arg(&out),
                 count(edge_dim)
             );

@@ -36,7 +36,14 @@ fn message(source: &Source, e: usize, u: usize, at: usize) -> f32 {
 }
 
 #[cube(launch)]
-fn sums(source: &Source, offset: &[u32], col: &[u32], out: &mut [f32], #[comptime] has_own: bool) {
+fn sums(
+    source: &Source,
+    offset: &[u32],
+    col: &[u32],
+    out: &mut [f32],
+    first: u32,
+    #[comptime] has_own: bool,
+) {
     if ABSOLUTE_POS >= out.len() {
         terminate!();
     }
@@ -44,7 +51,7 @@ fn sums(source: &Source, offset: &[u32], col: &[u32], out: &mut [f32], #[comptim
     let at = ABSOLUTE_POS % source.dim as usize;
     let mut sum = 0.0f32.runtime();
     if comptime!(has_own) {
-        sum = source.x[ABSOLUTE_POS];
+        sum = source.x[(v + first as usize) * source.dim as usize + at];
     }
     for e in offset[v] as usize..offset[v + 1] as usize {
         let message = message(source, e, col[e] as usize, at);
@@ -181,6 +188,7 @@ impl GpuKernel for Gine {
             arg(&graph.offset),
             arg(&graph.col),
             arg(&out),
+            count(csr.first),
             !csr.bipartite
         );
         (out, Vec::new())

@@ -38,10 +38,6 @@ pub(super) struct Cols {
 
 /// Returns the edges by row on a device.
 pub(super) fn by_row(csr: &Csr, device: &CubeDevice) -> Rows {
-    assert_eq!(
-        csr.first, 0,
-        "only the processor runs blocks of a range of nodes"
-    );
     let graph = csr.on_gpu();
     Rows {
         offset: graph.offset.get(device, || &csr.offset),
@@ -71,10 +67,6 @@ pub(super) fn slot_rows(csr: &Csr, device: &CubeDevice) -> CubeTensor {
 
 /// Repeats each row's number once for each of its edges and `more` times more.
 fn row_of_each(csr: &Csr, more: usize) -> Vec<u32> {
-    assert_eq!(
-        csr.first, 0,
-        "only the processor runs blocks of a range of nodes"
-    );
     let rows = (0_u32..).zip(csr.offset.windows(2));
     rows.flat_map(|(v, pair)| std::iter::repeat_n(v, (pair[1] - pair[0]) as usize + more))
         .collect()

@@ -17,6 +17,7 @@ fn spmm_rows(
     own: &[f32],
     out: &mut [f32],
     dim: u32,
+    first: u32,
     #[comptime] has_own: bool,
 ) {
     if ABSOLUTE_POS >= out.len() {
@@ -27,7 +28,7 @@ fn spmm_rows(
     let at = ABSOLUTE_POS % dim;
     let mut sum = 0.0f32.runtime();
     if comptime!(has_own) {
-        sum += own[v] * x[v * dim + at];
+        sum += own[v] * x[(v + first as usize) * dim + at];
     }
     for e in offset[v] as usize..offset[v + 1] as usize {
         sum += edge[e] * x[col[e] as usize * dim + at];
@@ -86,6 +87,7 @@ impl GpuKernel for Spmm {
             arg(own.as_ref().unwrap_or(&edge)),
             arg(&out),
             count(dim),
+            count(self.csr.first),
             own.is_some()
         );
         (out, Vec::new())

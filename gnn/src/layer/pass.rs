@@ -120,7 +120,11 @@ impl Pass<'_> {
             ReadyFeatures::Sparse(sparse) => Features::Sparse(sparse),
             ReadyFeatures::Dense(dense) => {
                 let dense = if self.on_gpu {
-                    let upload = || dense.to_device(&self.device.clone().inner());
+                    let upload = || {
+                        // Rows in 16 bits are widened before; shaders have no such numbers.
+                        let wide = dense.clone().cast(self.dtype);
+                        wide.to_device(&self.device.clone().inner())
+                    };
                     input.on_gpu.get_or_init(upload).clone()
                 } else if dense.dtype() == DType::BF16 {
                     // Aggregations read rows in 16 bits as they are.

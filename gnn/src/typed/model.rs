@@ -100,6 +100,14 @@ impl TypedModel {
         self.device = device;
     }
 
+    /// Returns a copy of the model on a device.
+    #[must_use]
+    pub fn on(&self, device: Device) -> TypedModel {
+        let mut model = self.clone();
+        model.set_device(device);
+        model
+    }
+
     /// Returns the device that the model computes on.
     #[must_use]
     pub fn device(&self) -> &Device {
@@ -273,17 +281,16 @@ impl TypedModel {
         })
     }
 
-    /// Returns the linear maps of raw features, which run on many rows on the processor.
+    /// Returns the linear maps of raw features, which run on many rows.
     #[must_use]
     pub fn projection(&self) -> TypedProjection<'_> {
         let wanted = |info: &ParameterInfo| info.layer == 0;
-        let cpu = Device::cpu();
-        let stack = self.stack(&self.state.flat, (&cpu, false), Mode::Eval, wanted);
+        let stack = self.stack(&self.state.flat, (&self.device, false), Mode::Eval, wanted);
         TypedProjection::new(stack)
     }
 
-    /// Returns a layer (1-based) that runs on many blocks in eval mode on the processor, each a
-    /// range of the nodes of one type of a graph.
+    /// Returns a layer (1-based) that runs on many blocks in eval mode, each a range of the nodes of
+    /// one type of a graph.
     ///
     /// # Panics
     ///
@@ -293,17 +300,15 @@ impl TypedModel {
         self.assert_layer(layer);
         let oldest = layer + 1 - self.arch.mixed_layers(layer);
         let wanted = |info: &ParameterInfo| (oldest..=layer).contains(&info.layer);
-        let cpu = Device::cpu();
-        let stack = self.stack(&self.state.flat, (&cpu, false), Mode::Eval, wanted);
+        let stack = self.stack(&self.state.flat, (&self.device, false), Mode::Eval, wanted);
         TypedLayerSlice::new(stack, layer)
     }
 
-    /// Returns the head, which runs on many rows on the processor.
+    /// Returns the head, which runs on many rows.
     #[must_use]
     pub fn head(&self) -> TypedHead<'_> {
         let wanted = |info: &ParameterInfo| info.layer == 0;
-        let cpu = Device::cpu();
-        let stack = self.stack(&self.state.flat, (&cpu, false), Mode::Eval, wanted);
+        let stack = self.stack(&self.state.flat, (&self.device, false), Mode::Eval, wanted);
         TypedHead::new(stack, self.label_scale.as_ref())
     }
 

@@ -6,7 +6,7 @@ use super::reads::Read;
 use crate::InferError;
 use crate::exchange::Exchange;
 use crate::gather::gather_found;
-use crate::graph::{EDGES_MAX, NODES_MAX, completed};
+use crate::graph::{BlockSize, completed, cut_blocks};
 use crate::hubs::{Hubs, is_hub};
 use crate::local::own_nodes;
 use crate::locate::{locate, narrow};
@@ -39,6 +39,7 @@ pub(super) struct TypedGraph<'a> {
     hubs: Hubs,
     /// None in one process.
     halo: Option<TypedHalo>,
+    blocks: BlockSize,
 }
 
 impl<'a> TypedGraph<'a> {
@@ -48,6 +49,7 @@ impl<'a> TypedGraph<'a> {
         store: &'a Store,
         arch: &'a TypedArchitecture,
         (schema, reads): (&Arc<Schema>, BTreeSet<Vec<Read>>),
+        blocks: BlockSize,
     ) -> Result<Self, InferError> {
         let nodes = (0..schema.types.len()).map(|node_type| {
             let range = store.placement().type_range(node_type);
@@ -68,6 +70,7 @@ impl<'a> TypedGraph<'a> {
             columns: Vec::new(),
             hubs,
             halo,
+            blocks,
         };
         let relations = 0..schema.relations.len();
         let columns = relations.map(|relation| graph.node_columns(relation).map(Arc::new));
@@ -215,20 +218,12 @@ impl<'a> TypedGraph<'a> {
             None => Vec::new(),
         };
         let first = self.rows[node_type].start;
-        let mut ranges = Vec::new();
-        let (mut start, mut edges) = (rows.start, 0);
-        for row in rows.clone() {
+        cut_blocks(rows, self.blocks, |row| {
             let of_row = read
                 .iter()
                 .map(|(degrees, limit)| (degrees[row - first] as usize).min(*limit));
-            edges += of_row.sum::<usize>();
-            let end = row + 1;
-            if end - start == NODES_MAX || edges >= EDGES_MAX || end == rows.end {
-                ranges.push(start..end);
-                (start, edges) = (end, 0);
-            }
-        }
-        ranges
+            of_row.sum()
+        })
     }
 
     /// Builds the block of some own rows of a type: the first in-edges of each relation and row in rank

@@ -112,7 +112,7 @@ impl<'a> TypedRounds<'a> {
         let scores = before.sources[used.rows].scores.as_ref();
         let has_dst = slice.sources()[used.rows].types.contains(&ends.to);
         Ok(RelationRows {
-            aggregation: slice.aggregation(relation)?,
+            aggregation: self.slice_on_processor(layer).aggregation(relation)?,
             rows: rows_of_source(used.rows),
             scores: match used.scores {
                 Some(of) => Some(rows_of_source(of)),
@@ -156,7 +156,8 @@ impl HubLayer for TypedHubLayer<'_> {
     }
 
     fn on_thread(&self) -> TypedLayer<'_> {
-        self.rounds.layer(self.layer, (self.before, &self.none))
+        let input = (self.before, &self.none);
+        self.rounds.layer_on_processor(self.layer, input)
     }
 
     fn limit(&self, relation: usize) -> usize {

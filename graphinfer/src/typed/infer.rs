@@ -10,6 +10,8 @@ use crate::InferError;
 use crate::checkpoint::RoundRows;
 use crate::compare::Difference;
 use crate::config::InferSampling;
+use crate::device::{Matrix, check_fits, open_device};
+use crate::graph::BlockSize;
 use crate::identity::{fingerprint, limit_json, plan_json, rounds_fingerprint};
 use crate::infer::{
     Checkpoints, Share, check_kept, finish, finished, join, keep_versions, open_checkpoints,
@@ -22,6 +24,7 @@ use crate::model::TypedTrained;
 use crate::plan::InferPlan;
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
+use gnn::typed::TypedModel;
 use schemas::{GraphMeta, IdListPlan, Manifest, NodeIdx, Opened, Output, Progress};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -52,7 +55,10 @@ pub(crate) fn infer(
     let (arch, schema) = (trained.model.architecture(), trained.model.schema());
     let both = [sampled, &other].into_iter();
     let reads = all_reads(trained, both.take(1 + usize::from(plan.compare_sampling)));
-    let graph = TypedGraph::new(store, arch, (schema, reads))?;
+    let model = &trained.model.on(open_device(plan, store, progress)?);
+    let blocks = BlockSize::on(model.device(), widest(model));
+    let graph = TypedGraph::new(store, arch, (schema, reads), blocks)?;
+    rows_fit(&graph, model)?;
     let list = settings.list.as_ref();
     let types = written_types(plan, trained, &graph, (wanted, list))?;
     let label = types
@@ -72,7 +78,7 @@ pub(crate) fn infer(
     let of_output = (&output, types, wanted);
     let share = write(
         plan,
-        (trained, &graph, [sampled, &other]),
+        ((trained, model), &graph, [sampled, &other]),
         of_output,
         &mut checkpoints,
         progress,
@@ -97,10 +103,43 @@ pub(crate) fn infer(
     Ok(manifest)
 }
 
+/// A model on the processor and on its device, the graph, and what both samplings read.
+type OfModel<'a> = (
+    (&'a TypedTrained, &'a TypedModel),
+    &'a TypedGraph<'a>,
+    [&'a Sampled; 2],
+);
+
+/// Returns the width of the widest rows that a model reads, aggregates or computes.
+fn widest(model: &TypedModel) -> usize {
+    let of_layer = |layer| {
+        let slice = model.layer_slice(layer);
+        let aggregated = slice.sources().iter().map(|source| source.dim);
+        let ends = [slice.input_dim(), slice.output_dim()];
+        aggregated.chain(ends).max().unwrap_or(0)
+    };
+    let layers = 1..=model.architecture().num_layers;
+    layers.map(of_layer).max().unwrap_or(0)
+}
+
+/// Checks that the rows that each layer aggregates fit a buffer of the device.
+fn rows_fit(graph: &TypedGraph<'_>, model: &TypedModel) -> Result<(), InferError> {
+    let mut matrices = Vec::new();
+    for layer in 1..=model.architecture().num_layers {
+        let slice = model.layer_slice(layer);
+        matrices.extend(slice.sources().iter().map(|source| Matrix {
+            layer,
+            rows: graph.rows_of_types(&source.types).len(),
+            cols: source.dim,
+        }));
+    }
+    check_fits(model.device(), &matrices)
+}
+
 /// Runs the rounds and writes the parts.
 fn write(
     plan: &InferPlan,
-    (trained, graph, [sampled, other]): (&TypedTrained, &TypedGraph<'_>, [&Sampled; 2]),
+    ((trained, model), graph, [sampled, other]): OfModel<'_>,
     (output, types, wanted): (&Output, Vec<WrittenType>, &OutputRows),
     checkpoints: &mut Checkpoints,
     progress: &Progress,
@@ -109,6 +148,7 @@ fn write(
     let rounds = TypedRounds {
         graph,
         trained,
+        model,
         limits: &sampled.limits,
         needed: &sampled.needed,
         threads: &threads,
@@ -376,5 +416,6 @@ fn run<'a>(
         difference: written.difference,
         rounding: Difference::default(),
         parts: parts.output.committed_parts(),
+        device: rounds.model.device().name().to_owned(),
     })
 }

@@ -140,13 +140,15 @@ impl TypedParts<'_> {
             let limits = limits.then(|| &self.rounds.limits[layer - 1][..]);
             self.rounds.graph.ranges(node_type, rows, limits)
         });
+        let src = self.rounds.sources(layer, &self.before);
+        let compared = self.other.as_ref();
+        let other_src = compared.map(|(rounds, before, _)| rounds.sources(layer, before));
         let state = || ThreadLayers {
-            layer: self.rounds.layer(layer, (&self.before, &self.hubs)),
-            other: self
-                .other
-                .as_ref()
-                .map(|(rounds, before, hubs)| rounds.layer(layer, (before, hubs))),
-            head: self.rounds.trained.model.head(),
+            layer: self.rounds.layer(layer, (&src, &self.before, &self.hubs)),
+            other: compared
+                .zip(other_src.as_ref())
+                .map(|((rounds, before, hubs), read)| rounds.layer(layer, (read, before, hubs))),
+            head: self.rounds.model.head(),
         };
         let differences = Mutex::new(vec![Difference::default(); pieces.len()]);
         let order = in_turn(&pieces);

@@ -8,7 +8,7 @@ use crate::checkpoint::RoundRows;
 use crate::layer::{HubRows, first_not_finite};
 use crate::model::TypedTrained;
 use crate::threads::Threads;
-use gnn::typed::TypedLayerSlice;
+use gnn::typed::{TypedLayerSlice, TypedModel};
 use gnn::{Dense, Input, Projected, ReadyInput, RowFormat, SharedRows};
 use schemas::Row;
 use std::ops::Range;
@@ -17,7 +17,10 @@ use std::ops::Range;
 #[derive(Clone, Copy)]
 pub(super) struct TypedRounds<'a> {
     pub(super) graph: &'a TypedGraph<'a>,
+    /// The model on the processor, which computes hubs.
     pub(super) trained: &'a TypedTrained,
+    /// The model on the device that computes blocks.
+    pub(super) model: &'a TypedModel,
     /// By layer and relation: how many in-edges of a node are read.
     pub(super) limits: &'a [Vec<usize>],
     pub(super) needed: &'a NeededTypes,
@@ -30,13 +33,15 @@ pub(super) struct TypedRounds<'a> {
     pub(super) keeps_rows: bool,
 }
 
+/// By type: the matrices that its nodes read, by source.
+pub(super) type TypedSources = Vec<Vec<Option<Projected<ReadyInput>>>>;
+
 /// A layer with its input, for one thread.
 pub(super) struct TypedLayer<'a> {
     rounds: TypedRounds<'a>,
     layer: usize,
     slice: TypedLayerSlice<'a>,
-    /// By type: the matrices that its nodes read, by source.
-    src: Vec<Vec<Option<Projected<ReadyInput>>>>,
+    src: TypedSources,
     before: &'a RoundRows,
     hubs: &'a HubRows,
 }
@@ -44,6 +49,11 @@ pub(super) struct TypedLayer<'a> {
 impl<'a> TypedRounds<'a> {
     /// Returns a slice of the model, for one thread.
     pub(super) fn slice(&self, layer: usize) -> TypedLayerSlice<'a> {
+        self.model.layer_slice(layer)
+    }
+
+    /// Returns a slice of the model on the processor.
+    pub(super) fn slice_on_processor(&self, layer: usize) -> TypedLayerSlice<'a> {
         self.trained.model.layer_slice(layer)
     }
 
@@ -60,13 +70,9 @@ impl<'a> TypedRounds<'a> {
         LayerReads::new(&self.slice(layer), schema, (layer, self.needed, limits))
     }
 
-    /// Returns a layer with its input, for one thread: the rows of the round before, and the layer's
-    /// rows of own hubs.
-    pub(super) fn layer(
-        self,
-        layer: usize,
-        (before, hubs): (&'a RoundRows, &'a HubRows),
-    ) -> TypedLayer<'a> {
+    /// Returns what a layer aggregates: by type, the matrices that its nodes read, by source. A GPU
+    /// gets each matrix once, for all threads.
+    pub(super) fn sources(&self, layer: usize, before: &RoundRows) -> TypedSources {
         let slice = self.slice(layer);
         let all = slice.sources().iter().zip(&before.sources);
         let all = all.map(|(source, files)| {
@@ -90,11 +96,37 @@ impl<'a> TypedRounds<'a> {
             src
         };
         let types = 0..self.trained.model.schema().types.len();
+        types.map(of_type).collect()
+    }
+
+    /// Returns a layer with its input, for one thread: what it aggregates, the rows of the round
+    /// before, and the layer's rows of own hubs.
+    pub(super) fn layer(
+        self,
+        layer: usize,
+        (src, before, hubs): (&TypedSources, &'a RoundRows, &'a HubRows),
+    ) -> TypedLayer<'a> {
         TypedLayer {
             rounds: self,
             layer,
-            src: types.map(of_type).collect(),
-            slice,
+            src: src.clone(),
+            slice: self.slice(layer),
+            before,
+            hubs,
+        }
+    }
+
+    /// Returns a layer on the processor, for single nodes.
+    pub(super) fn layer_on_processor(
+        self,
+        layer: usize,
+        (before, hubs): (&'a RoundRows, &'a HubRows),
+    ) -> TypedLayer<'a> {
+        TypedLayer {
+            rounds: self,
+            layer,
+            src: self.sources(layer, before),
+            slice: self.slice_on_processor(layer),
             before,
             hubs,
         }

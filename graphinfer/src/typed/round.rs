@@ -125,7 +125,7 @@ impl TypedRounds<'_> {
         writer: &RoundWriter,
         pieces: &[(usize, Range<usize>)],
     ) -> Result<(), InferError> {
-        let state = || (self.trained.model.projection(), self.slice(1));
+        let state = || (self.model.projection(), self.slice(1));
         self.threads
             .run(pieces.len(), state, |(projection, next), at| {
                 let (node_type, range) = &pieces[at];
@@ -147,7 +147,11 @@ impl TypedRounds<'_> {
         (before, hubs): (&RoundRows, &HubRows),
         (writer, pieces): (&RoundWriter, &[(usize, Range<usize>)]),
     ) -> Result<(), InferError> {
-        let state = || (self.layer(layer, (before, hubs)), self.slice(layer + 1));
+        let src = self.sources(layer, before);
+        let state = || {
+            let conv = self.layer(layer, (&src, before, hubs));
+            (conv, self.slice(layer + 1))
+        };
         self.threads.run(pieces.len(), state, |(conv, next), at| {
             let (node_type, range) = &pieces[at];
             let rows = conv.run(*node_type, range.clone())?;

@@ -51,20 +51,22 @@ impl<'a> Case<'a> {
     }
 
     /// Runs inference with `workers` workers, a page cache that holds no file, and memory for few
-    /// rows.
+    /// rows; reads all rows back.
     pub(crate) fn infer_from_disk(
         &self,
         (workers, memory_budget): (usize, usize),
         keep: usize,
         extra: &str,
-    ) -> Manifest {
+    ) -> (Manifest, EmbeddingRows) {
         let options: String = extra.chars().filter(char::is_ascii_alphanumeric).collect();
         let output = format!("from-disk-{workers}-{memory_budget}-{keep}-{options}");
         let (of_store, draws) = ((workers, keep), (self.sampling, SEED));
         let store = self
             .graph
             .store_in(self.dir, of_store, draws, (memory_budget, Some(0)));
-        infer(&self.plan(&output, extra), &store, &quiet()).unwrap()
+        let plan = self.plan(&output, extra);
+        let manifest = infer(&plan, &store, &quiet()).unwrap();
+        (manifest, read(plan.output(), self.graph.num_nodes()))
     }
 
     /// Runs inference with `workers` workers and reads all rows back.
@@ -282,7 +284,7 @@ pub(crate) fn same_bytes_for_any_worker_count(
         assert_eq!(other.fingerprint, one.fingerprint, "{workers} workers");
     }
     for workers in [1, 3] {
-        let other = case.infer_from_disk((workers, 1 << 15), keep, extra);
+        let (other, _) = case.infer_from_disk((workers, 1 << 15), keep, extra);
         assert_eq!(other.parts, one.parts, "{workers} workers, from disk");
         assert_eq!(
             other.fingerprint, one.fingerprint,
