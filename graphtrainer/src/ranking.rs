@@ -246,24 +246,29 @@ pub fn report(queries: &[Query], ranks: &[Ranks], num_items: usize, cutoffs: &[u
             let most = query.wanted.len().min(cutoff as usize);
             let best: f64 = (0..most).map(|at| gain(1.0 + at as f64)).sum();
             let found = of_query.joint.iter().filter(within).map(|&rank| gain(rank));
-            found.sum::<f64>() / best
+            total(found) / best
         });
         RankAt {
             cutoff,
             hits: filtered().filter(within).count() as f64 / of_pairs,
-            recall: recall.sum::<f64>() / of_queries,
-            ndcg: ndcg.sum::<f64>() / of_queries,
+            recall: total(recall) / of_queries,
+            ndcg: total(ndcg) / of_queries,
         }
     });
     RankReport {
         num_queries: num_queries as u64,
         num_pairs: num_pairs as u64,
         candidates: candidates / of_pairs,
-        mrr: filtered().map(|rank| 1.0 / rank).sum::<f64>() / of_pairs,
+        mrr: total(filtered().map(|rank| 1.0 / rank)) / of_pairs,
         auc: auc / of_pairs,
-        average_precision: precision.sum::<f64>() / of_queries,
+        average_precision: total(precision) / of_queries,
         at: at.collect(),
     }
+}
+
+/// Returns a sum. That of no values is 0; [`Iterator::sum`] gives -0, which reports would show.
+fn total(values: impl Iterator<Item = f64>) -> f64 {
+    values.fold(0.0, |sum, value| sum + value)
 }
 
 /// Returns the discounted gain of an item with a rank.

@@ -175,3 +175,12 @@ fn means_are_those_of_their_definitions() {
         ((gain(1.0) + gain(3.0)) / best + gain(2.5)) / 2.0,
     );
 }
+
+#[test]
+fn means_of_nothing_are_zero_without_a_sign() {
+    let got = report(&[Query::default()], &[Ranks::default()], 5, &[2]);
+    let at = &got.at[0];
+    for mean in [got.mrr, got.average_precision, at.hits, at.recall, at.ndcg] {
+        assert_eq!(mean.to_bits(), 0.0_f64.to_bits(), "{mean}");
+    }
+}
