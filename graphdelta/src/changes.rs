@@ -476,10 +476,10 @@ impl<'a> NodeTable<'a> {
         if !matches!(whole.label_kind, Some(NumericLabel::Class)) {
             whole.num_classes = None;
         }
-        let plan = with_op(&whole, op).into_plan(self.base).or_else(|error| {
+        let plan = self.plan(with_op(&whole, op)).or_else(|error| {
             // The column may hold labels of another kind.
             whole.label_kind = None;
-            with_op(&whole, op).into_plan(self.base).map_err(|_| error)
+            self.plan(with_op(&whole, op)).map_err(|_| error)
         })?;
         check_columns(self.table, &plan)?;
         self.check_labels(&plan)?;
@@ -518,9 +518,14 @@ impl<'a> NodeTable<'a> {
             rows_where: written.rows_where.clone(),
             ..NodesSpec::default()
         };
-        let plan = with_op(&ids_only, op).into_plan(self.base)?;
+        let plan = self.plan(with_op(&ids_only, op))?;
         check_ids(self.table, &plan)?;
         Ok(plan)
+    }
+
+    /// Plans a table whose ids are those of the node table.
+    fn plan(&self, spec: NodesSpec) -> Result<NodesPlan, DeltaError> {
+        Ok(spec.into_plan_with_ids(self.base, self.table.id_type())?)
     }
 
     /// Opens the upserted rows. None if there are none: then the table needs no other columns than

@@ -8,7 +8,7 @@ use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
 use graphdelta::{
     Changes, Degrees, DeltaError, Numbers, OfStore, OutEdges, Overlay, ReachPlan, reach,
 };
-use schemas::{ChangesSpec, ErrorKind, Sampling, TablePath, error_chain};
+use schemas::{ChangesSpec, ErrorKind, InputSpec, Sampling, TablePath, error_chain};
 
 use crate::case::{Edge, PairsOf, Shape, Snapshot, build, write};
 
@@ -287,6 +287,44 @@ fn tables_of_deletes_need_ids_alone() {
     let changes = Changes::read(&spec, dir.path(), &graph, of_store).unwrap();
     all.apply(changes).unwrap();
     assert_eq!(all.num_nodes(), 5);
+}
+
+/// A night's few ids may all be digits where the nodes' ids are strings.
+#[test]
+fn digits_in_csv_are_strings_where_ids_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = |name: &str, rows: &str| std::fs::write(dir.path().join(name), rows).unwrap();
+    text("nodes.csv", "id,f\na,1\n17,2\n18,3\n");
+    text("edges.csv", "src,dst\na,17\n");
+    text("n.csv", "id,f,op\n18,,delete\n007,4,upsert\n");
+    text("deleted.csv", "id,op\n18,delete\n");
+    text("e.csv", "src,dst,op\n007,17,upsert\n");
+    let input: InputSpec = serde_json::from_value(serde_json::json!({
+        "nodes": { "": { "path": "nodes.csv", "id": "id", "features": ["f"] } },
+        "edges": { "": { "path": "edges.csv", "src": "src", "dst": "dst" } },
+    }))
+    .unwrap();
+    let graph = input.into_plan(dir.path()).unwrap();
+    let (of_store, keep) = (OfStore::plain(Sampling::Uniform), [2]);
+    let store = build(
+        &graph,
+        &dir.path().join("store"),
+        (Sampling::Uniform, &keep),
+        2,
+    );
+    for (nodes, edges, num_nodes) in [("n.csv", Some("e.csv"), 3), ("deleted.csv", None, 2)] {
+        let table = |path: &str| (String::new(), TablePath::from(path));
+        let spec = ChangesSpec {
+            nodes: [table(nodes)].into(),
+            edges: edges.into_iter().map(table).collect(),
+            pairs: None,
+        };
+        Changes::check(&spec, dir.path(), &graph, of_store).unwrap();
+        let mut all = Numbers::of(&store, &graph, Overlay::default()).unwrap();
+        let changes = Changes::read(&spec, dir.path(), &graph, of_store).unwrap();
+        all.apply(changes).unwrap();
+        assert_eq!(all.num_nodes(), num_nodes, "{nodes}");
+    }
 }
 
 #[test]

@@ -93,14 +93,36 @@ impl NodesSpec {
         self.plan(base).map_err(|mut found| found.swap_remove(0))
     }
 
+    /// Checks as [`NodesSpec::into_plan`] does. In CSV files, ids are read as strings if `id_type` is
+    /// that of strings, also if all of them are integers.
+    ///
+    /// # Errors
+    ///
+    /// As [`NodesSpec::into_plan`].
+    pub fn into_plan_with_ids(self, base: &Path, id_type: IdType) -> Result<NodesPlan> {
+        let planned = self.plan_with_ids(base, Some(id_type));
+        planned.map_err(|mut found| found.swap_remove(0))
+    }
+
     /// Checks as [`NodesSpec::into_plan`] does, and names every key and column that is wrong.
     ///
     /// # Errors
     ///
     /// One error for each mistake; at least one.
     pub fn plan(self, base: &Path) -> Result<NodesPlan, Vec<SchemaError>> {
+        self.plan_with_ids(base, None)
+    }
+
+    fn plan_with_ids(
+        self,
+        base: &Path,
+        id_type: Option<IdType>,
+    ) -> Result<NodesPlan, Vec<SchemaError>> {
         let files = &mut OpenFiles::default();
         let mut plan = self.plan_as(TableName::nodes(""), base, files, None)?;
+        if id_type == Some(IdType::Utf8) {
+            plan.take_text_ids();
+        }
         let text = plan.text_columns();
         Table::read_as_text(&mut [(&mut plan.table, text)]);
         Ok(plan)
