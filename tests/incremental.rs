@@ -1158,9 +1158,9 @@ fn flags_and_tables_that_do_not_fit_are_refused() {
     check(
         &good,
         &[],
-        "is of another graph: the tables of [input], `seed` or the sampling have changed since; \
-         they must be those of the first run, with changes in [input.changes] or the tables of today \
-         in [input.snapshot]",
+        "is of another graph: the tables or keys of [input], `seed` or the sampling have changed \
+         since; they must be those of the first run, with changes in [input.changes] or the tables of \
+         today in [input.snapshot]",
     );
 }
 

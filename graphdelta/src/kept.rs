@@ -277,9 +277,9 @@ impl KeptVersions {
         }
         if record.graph != store.meta().edges_fingerprint() {
             return Err(parent.problem(
-                "is of another graph: the tables of [input], `seed` or the sampling have changed \
-                 since; they must be those of the first run, with changes in [input.changes] or the \
-                 tables of today in [input.snapshot]",
+                "is of another graph: the tables or keys of [input], `seed` or the sampling have \
+                 changed since; they must be those of the first run, with changes in \
+                 [input.changes] or the tables of today in [input.snapshot]",
             ));
         }
         let has_all = |kept: &[usize]| kept.iter().zip(read).all(|(kept, read)| kept >= read);

@@ -31,9 +31,10 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Show the content of an output directory or a store.
     Inspect(InspectArgs),
-    /// List a version of embeddings and the outputs that it is made of.
+    /// List a version of embeddings or graph features, and the outputs that it is made of.
     Versions(VersionsArgs),
-    /// Write all rows of a version of embeddings to one output, so that earlier ones can be removed.
+    /// Write all rows of a version of embeddings or graph features to one output, so that earlier
+    /// ones can be removed.
     Compact(CompactArgs),
     /// Write an R-MAT graph as input tables, and a job that runs on it.
     Generate(GenerateArgs),
