@@ -442,9 +442,39 @@ fn versions_with_a_table_of_pairs_are_full_runs() {
     check_chain(Graph::Untyped(weighted), true, gcn);
 }
 
+/// A graph without labels: its pairs are those of walks, which each version walks anew.
+#[test]
+fn versions_with_walks_are_full_runs() {
+    let walks = "walks = { length = 3, per_node = 2 }";
+    let alone = Keys {
+        pairs: &format!("{walks}\nexclude = \"none\""),
+        ..PLAIN
+    };
+    check_chain(Graph::Untyped(World::new()), false, alone);
+    let mut undirected = World::new();
+    (undirected.undirected, undirected.weighted) = (true, true);
+    let held_out = EDGES.replace("train = 0.3", "train = 0.0");
+    let with_tests = Keys {
+        pairs: &format!("{walks}\nexclude = \"batch\"\n{held_out}"),
+        edges: "weight = \"w\"\nundirected = true\n",
+        flatten: "layout = \"rows\"\n",
+        args: &PROCESSES,
+        ..PLAIN
+    };
+    check_chain(Graph::Untyped(undirected), false, with_tests);
+    let typed = Keys {
+        pairs: &format!(
+            "{walks}\nexclude = \"none\"\n{}",
+            held_out.replace("true", "\"buys\"")
+        ),
+        ..PLAIN
+    };
+    check_chain(Graph::Typed(TypedWorld::new()), false, typed);
+}
+
 /// Pairs that have no versions are refused before anything is written.
 #[test]
-fn pairs_of_walks_and_splits_by_time_have_no_versions() {
+fn splits_by_time_have_no_versions() {
     let bench = Bench::empty();
     let mut world = PairWorld::new(Graph::Untyped(World::new()), false);
     world.night(&bench, "unused", "start");
@@ -462,12 +492,6 @@ fn pairs_of_walks_and_splits_by_time_have_no_versions() {
         + "[infer]\noutput = \"out/v\"\n\n";
     let sample = format!("[flatten]\n{FLATTEN}\n");
     for stage in [flatten_alone(), sample + &streamed] {
-        check(
-            "walks = { length = 2, per_node = 1 }\nexclude = \"none\"",
-            &stage,
-            "changes cannot be applied: the pairs are those of walks (`input.pairs.walks`), which may \
-             take any edge",
-        );
         check(
             &format!("{EDGES}\ntime = \"src\""),
             &stage,

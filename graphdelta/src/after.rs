@@ -5,9 +5,10 @@ use std::sync::Arc;
 use schemas::{Features, Ids, Labels, NodeIdx, Split};
 use store::{InEdges, Pairs, Store, exact_sum};
 
-use crate::Overlay;
 use crate::in_edges::{Draws, KeptEdges};
 use crate::numbers::Numbers;
+use crate::walked::Walked;
+use crate::{DeltaError, Overlay};
 
 /// Nodes and in-edges of a version. Nodes keep their numbers from version to version.
 #[derive(Clone, Debug)]
@@ -87,8 +88,25 @@ impl After {
     }
 
     /// Returns the supervision pairs, in the order of those of a full run; none if the graph has none.
-    pub fn pairs(&self) -> Option<Pairs> {
-        self.numbers.all_pairs()
+    /// Walks are walked anew.
+    ///
+    /// # Errors
+    ///
+    /// If there are walks, and none gets to another node.
+    pub fn pairs(&self) -> Result<Option<Pairs>, DeltaError> {
+        let plan = self.numbers.plan_of_pairs();
+        let of_tables = self.numbers.all_pairs();
+        let (Some(plan), Some(of_tables)) = (plan, of_tables) else {
+            return Ok(None);
+        };
+        let Some(walks) = plan.walks() else {
+            return Ok(Some(of_tables));
+        };
+        let visits = Walked::new(&self.numbers, &self.overlay, plan).visits(walks);
+        match visits.is_empty() {
+            true => Err(plan.no_visits().into()),
+            false => Ok(Some(of_tables.with_walks(&visits))),
+        }
     }
 
     /// Returns what changes have made of the store.

@@ -25,6 +25,7 @@ mod replaced;
 mod snapshot;
 mod trace;
 mod walk;
+mod walked;
 mod work;
 
 pub use after::After;

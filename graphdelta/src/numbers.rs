@@ -597,9 +597,6 @@ pub fn check_graph(graph: &GraphPlan) -> Result<(), DeltaError> {
     let drops = |of: &RelationPlan| of.edges.dangling() == Dangling::Drop;
     let pairs = graph.pairs.as_ref();
     let problem = match () {
-        () if pairs.is_some_and(|of| of.walks().is_some()) => {
-            "the pairs are those of walks (`input.pairs.walks`), which may take any edge"
-        }
         () if pairs.is_some_and(|of| of.spec().time.is_some()) => {
             "splits follow from the times of all pairs (`input.pairs.time`)"
         }

@@ -638,7 +638,7 @@ fn no_target(plan: &FlattenPlan) -> FlattenError {
 /// Cuts the pairs after the changes into parts, as a full run does; none if nodes are the targets.
 fn pairs_of(plan: &FlattenPlan, after: &After) -> Result<Option<PairParts>, FlattenError> {
     let graph = &after.store().meta().graph;
-    let (Some(pairs), Some(meta)) = (after.pairs(), &graph.pairs) else {
+    let (Some(pairs), Some(meta)) = (after.pairs()?, &graph.pairs) else {
         return Ok(None);
     };
     let mut candidates = after.nodes();

@@ -11,8 +11,10 @@ use arrow::array::{Array, ArrayRef, AsArray, Float32Array, RecordBatch, UInt8Arr
 use arrow::datatypes::{Float32Type, UInt8Type, UInt32Type};
 use cluster::Peer;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
-use schemas::{NoPair, NodeIdx, PairRows, PairsPlan, Split, SplitCounts, SplitShares, Unit};
+use rayon::slice::ParallelSliceMut;
+use schemas::{Ids, NoPair, NodeIdx, PairRows, PairsPlan, Split, SplitCounts, SplitShares, Unit};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -96,7 +98,9 @@ pub(crate) fn place_pairs(
     })?;
     let unknown: Vec<Option<NotAPair>> = peer.gather_all::<_, StoreError>(Ok(unknown.take()))?;
     check_ids(plan, unknown.into_iter().flatten().min())?;
-    let mut pairs = peer.agree(distinct(plan, received.take()))?;
+    let mut rows = received.take();
+    rows.sort_unstable_by_key(same_key);
+    let mut pairs = peer.agree(distinct(plan, rows))?;
     if let (Some(shares), Some(_)) = (plan.shares(), &plan.spec().time) {
         split_by_time(peer, shares, &mut pairs)?;
     }
@@ -162,6 +166,7 @@ pub fn read_pairs(
     check_ids(plan, unknown.into_iter().flatten().min())?;
     let mut rows = Vec::with_capacity(units.iter().map(Vec::len).sum());
     units.into_iter().for_each(|unit| rows.extend(unit));
+    rows.par_sort_unstable_by_key(same_key);
     let mut pairs = distinct(plan, rows)?;
     pairs.retain(|pair| plan.keeps(pair.split));
     Ok(pairs)
@@ -205,10 +210,22 @@ fn outgoing<'a>(
 struct PairReader<'a, N> {
     plan: &'a PairsPlan,
     nodes: &'a N,
+    /// The ends of the taken rows.
     src: End,
     dst: End,
     negatives: End,
+    /// Hashes of the ends of all rows, where these decide the splits.
+    hashes: [Vec<u64>; 2],
     unknown: Rc<RefCell<Option<NotAPair>>>,
+}
+
+/// A row that may be in a split.
+#[derive(Clone, Copy)]
+struct Taken {
+    /// Position among the rows.
+    row: usize,
+    /// [`Split::None`] where splits follow from all times.
+    split: Split,
 }
 
 impl<'a, N: FindNodes> PairReader<'a, N> {
@@ -219,44 +236,66 @@ impl<'a, N: FindNodes> PairReader<'a, N> {
             src: End::default(),
             dst: End::default(),
             negatives: End::default(),
+            hashes: Default::default(),
             unknown,
         }
     }
 
-    /// Reads the pairs of some rows that may be in a split.
+    /// Lists the rows that may be in a split.
+    fn taken(&mut self, rows: &PairRows) -> Vec<Taken> {
+        let has_others = rows.split.is_some() || rows.time.is_some();
+        let shares = self.plan.shares().filter(|_| !has_others);
+        if shares.is_some() {
+            let ends = [&rows.ends.src, &rows.ends.dst].into_iter();
+            for (ids, hashes) in ends.zip(&mut self.hashes) {
+                hashes.clear();
+                ids.hashes_into(hashes);
+            }
+        }
+        let [src, dst] = &self.hashes;
+        let split = |row: usize| match (&rows.split, shares) {
+            (Some(split), _) => split[row],
+            (None, Some(shares)) => shares.draw(self.plan.hash(src[row], dst[row])),
+            // Splits by time follow when all times are known.
+            (None, None) => Split::None,
+        };
+        let all = (0..rows.ends.src.len()).map(|row| Taken {
+            row,
+            split: split(row),
+        });
+        let taken = all.filter(|of| of.split != Split::None || rows.time.is_some());
+        taken.collect()
+    }
+
+    /// Reads the pairs of some rows that may be in a split. Shares often put few rows in one, so only
+    /// the ends of these are looked up.
     fn read(&mut self, rows: &PairRows, mut take: impl FnMut(Pair)) {
-        let plan = self.plan;
-        let nodes = self.nodes;
-        nodes.look_up(plan.from(), &rows.ends.src, &mut self.src);
-        nodes.look_up(plan.to(), &rows.ends.dst, &mut self.dst);
+        let (plan, nodes) = (self.plan, self.nodes);
+        let taken = self.taken(rows);
+        nodes.look_up(
+            plan.from(),
+            &of_taken(&rows.ends.src, &taken),
+            &mut self.src,
+        );
+        nodes.look_up(plan.to(), &of_taken(&rows.ends.dst, &taken), &mut self.dst);
         if let Some((_, ids)) = &rows.negatives {
             nodes.look_up(plan.to(), ids, &mut self.negatives);
         }
-        for at in 0..rows.ends.src.len() {
-            let (src, dst) = (self.src.numbers[at], self.dst.numbers[at]);
+        for (place, &Taken { row: at, split }) in taken.iter().enumerate() {
+            let (src, dst) = (self.src.numbers[place], self.dst.numbers[place]);
             // Edges check their own ends. A self-loop is an edge, but no pair.
             if plan.is_of_edges() && (src == MISSING || dst == MISSING || src == dst) {
-                continue;
-            }
-            let hash = plan.hash(self.src.hashes[at], self.dst.hashes[at]);
-            let split = match (&rows.split, &rows.time, plan.shares()) {
-                (Some(split), ..) => split[at],
-                (None, None, Some(shares)) => shares.draw(hash),
-                // Splits by time follow when all times are known.
-                _ => Split::None,
-            };
-            if split == Split::None && rows.time.is_none() {
                 continue;
             }
             let negatives = rows.negatives.as_ref().map_or(0..0, |(ends, _)| {
                 at.checked_sub(1).map_or(0, |before| ends[before])..ends[at]
             });
-            if self.is_no_pair(rows, at, negatives.clone()) {
+            if self.is_no_pair(rows, (at, [src, dst]), negatives.clone()) {
                 continue;
             }
             let value = |values: &Option<Vec<f32>>| values.as_ref().map_or(1.0, |of| of[at]);
             take(Pair {
-                hash,
+                hash: plan.hash(self.src.hashes[place], self.dst.hashes[place]),
                 src,
                 dst,
                 row: rows.ends.rows.row(at),
@@ -270,17 +309,22 @@ impl<'a, N: FindNodes> PairReader<'a, N> {
     }
 
     /// Notes the first id of a row that makes it no pair, if there is one.
-    fn is_no_pair(&self, rows: &PairRows, at: usize, negatives: std::ops::Range<usize>) -> bool {
+    fn is_no_pair(
+        &self,
+        rows: &PairRows,
+        (at, [src, dst]): (usize, [NodeIdx; 2]),
+        negatives: std::ops::Range<usize>,
+    ) -> bool {
         let is_missing = |&node: &usize| self.negatives.numbers[node] == MISSING;
-        let (problem, id) = if self.src.numbers[at] == MISSING {
+        let (problem, id) = if src == MISSING {
             (0, rows.ends.src.display(at))
-        } else if self.dst.numbers[at] == MISSING {
+        } else if dst == MISSING {
             (1, rows.ends.dst.display(at))
         } else if let Some(node) = negatives.clone().find(is_missing)
             && let Some((_, ids)) = &rows.negatives
         {
             (2, ids.display(node))
-        } else if self.src.numbers[at] == self.dst.numbers[at] {
+        } else if src == dst {
             (3, rows.ends.dst.display(at))
         } else {
             return false;
@@ -294,13 +338,27 @@ impl<'a, N: FindNodes> PairReader<'a, N> {
     }
 }
 
-/// Makes one pair of equal ones.
+/// Returns the ids of the taken rows.
+fn of_taken<'a>(ids: &'a Ids, taken: &[Taken]) -> Cow<'a, Ids> {
+    if taken.len() == ids.len() {
+        return Cow::Borrowed(ids);
+    }
+    let narrow = |row| u32::try_from(row).expect("a batch has fewer than 2^32 rows");
+    let places: Vec<u32> = taken.iter().map(|of| narrow(of.row)).collect();
+    Cow::Owned(ids.gather(&places))
+}
+
+/// A key in whose order equal pairs stand together, in the order of their rows.
+fn same_key(pair: &Pair) -> (u64, NodeIdx, NodeIdx, u64) {
+    (pair.hash, pair.src, pair.dst, pair.row)
+}
+
+/// Makes one pair of equal ones; `pairs` stand in the order of [`same_key`].
 ///
 /// # Errors
 ///
 /// If their splits or labels differ.
 fn distinct(plan: &PairsPlan, mut pairs: Vec<Pair>) -> Result<Vec<Pair>, StoreError> {
-    pairs.sort_unstable_by_key(|pair| (pair.hash, pair.src, pair.dst, pair.row));
     let mut disagreeing: Option<(u64, u64, &str)> = None;
     for equal in pairs.chunk_by(is_same) {
         let first = &equal[0];
@@ -455,8 +513,10 @@ impl Pairs {
     }
 
     /// Puts the pairs of walks before those of tables, of which none is a train pair. The weight of
-    /// the former is their number of visits, that of the latter is 1.
-    pub(crate) fn with_walks(self, visits: &[Visit]) -> Self {
+    /// the former is their number of visits, that of the latter is 1. Visits stand in the order of
+    /// hash, src and dst.
+    #[must_use]
+    pub fn with_walks(self, visits: &[Visit]) -> Self {
         let num_pairs = visits.len();
         let of_visits = |of: fn(&Visit) -> NodeIdx| visits.iter().map(of);
         #[expect(clippy::cast_precision_loss, reason = "weights are 32-bit floats")]

@@ -17,12 +17,15 @@ const VISITS: usize = 1 << 20;
 
 /// A pair of a walk with the number of its visits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Visit {
+pub struct Visit {
     /// [`PairsPlan::hash`].
-    pub(crate) hash: u64,
-    pub(crate) src: NodeIdx,
-    pub(crate) dst: NodeIdx,
-    pub(crate) times: u32,
+    pub hash: u64,
+    /// The start of the walk.
+    pub src: NodeIdx,
+    /// The visited node.
+    pub dst: NodeIdx,
+    /// Number of visits.
+    pub times: u32,
 }
 
 /// A walk on the worker that owns the node where it is.

@@ -4,11 +4,12 @@
 //! is one of the edges that carry messages or of those that are left out, and a change of a pair
 //! moves edges between both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashTable;
-use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 use schemas::{GraphPlan, Ids, LocalIdx, NodeIdx, PairsPlan, Split, SplitShares, hash_int};
 use serde::{Deserialize, Serialize};
@@ -64,7 +65,7 @@ pub(super) struct OfPairs {
     messages: BTreeMap<EdgeKey, Vec<NewEdge>>,
 }
 
-/// Finds the pairs of a store by their ends.
+/// Finds the pairs of a store by their ends, without those of walks.
 #[derive(Debug)]
 struct StoredPairs {
     /// The ends, the worker, and the position among the pairs of the worker.
@@ -85,13 +86,14 @@ fn hash_of((src, dst): PairEnds) -> u64 {
 }
 
 impl StoredPairs {
-    fn of(store: &Store) -> Self {
+    fn of(store: &Store, plan: &PairsPlan) -> Self {
         let narrow =
             |at: usize| u32::try_from(at).expect("workers and their pairs are fewer than 2^32");
-        let count = all_stored(store).map(|(_, pairs)| pairs.len()).sum();
+        let count = |(_, pairs): (usize, &Pairs)| of_tables(plan, pairs).count();
+        let count = all_stored(store).map(count).sum();
         let mut places = HashTable::with_capacity(count);
         for (worker, pairs) in all_stored(store) {
-            for (at, ends) in ends_of(pairs).enumerate() {
+            for (at, ends) in of_tables(plan, pairs) {
                 let place = (ends, narrow(worker), narrow(at));
                 places.insert_unique(hash_of(ends), place, |of| hash_of(of.0));
             }
@@ -114,6 +116,16 @@ fn all_stored(store: &Store) -> impl Iterator<Item = (usize, &Pairs)> {
 
 fn ends_of(pairs: &Pairs) -> impl Iterator<Item = PairEnds> {
     pairs.src.iter().copied().zip(pairs.dst.iter().copied())
+}
+
+/// Lists the pairs that tables have, with their positions. The others are those of walks, which no
+/// change names.
+fn of_tables<'a>(
+    plan: &'a PairsPlan,
+    pairs: &'a Pairs,
+) -> impl Iterator<Item = (usize, PairEnds)> + 'a {
+    let all = ends_of(pairs).enumerate();
+    all.filter(|(at, _)| plan.keeps(pairs.split[*at]))
 }
 
 impl PairRow {
@@ -167,7 +179,8 @@ impl OfPairs {
     }
 
     fn find(&self, store: &Store, ends: PairEnds) -> Option<(usize, usize)> {
-        let stored = self.stored.get_or_init(|| Arc::new(StoredPairs::of(store)));
+        let find_all = || Arc::new(StoredPairs::of(store, &self.plan));
+        let stored = self.stored.get_or_init(find_all);
         stored.find(ends)
     }
 
@@ -196,10 +209,10 @@ impl OfPairs {
         }
     }
 
-    /// Calls `visit` with all pairs.
+    /// Calls `visit` with all pairs of tables.
     fn visit(&self, store: &Store, mut visit: impl FnMut(PairEnds, &PairRow)) {
         for (_, pairs) in all_stored(store) {
-            for (at, ends) in ends_of(pairs).enumerate() {
+            for (at, ends) in of_tables(&self.plan, pairs) {
                 if !self.edits.contains_key(&ends) {
                     visit(ends, &PairRow::stored(pairs, at));
                 }
@@ -217,35 +230,45 @@ impl OfPairs {
         let workers = 0..store.placement().workers();
         let num_pairs = |worker| store.partition(worker).pairs().map_or(0, Pairs::len);
         // By worker: whether the day has a pair.
-        let mut is_there: Vec<Vec<bool>> = workers
-            .map(|worker| vec![false; num_pairs(worker)])
+        let is_there: Vec<Vec<AtomicBool>> = workers
+            .map(|worker| (0..num_pairs(worker)).map(|_| AtomicBool::new(false)))
+            .map(Iterator::collect)
             .collect();
-        let mut edited = self.edits.clone();
-        let mut changed = ChangedPairs::new();
-        for pair in all {
+        let differing = |pair: &Pair| {
             let (ends, row) = PairRow::of(pair);
             let stored = self.find(store, ends);
             if let Some((worker, at)) = stored {
-                is_there[worker][at] = true;
+                is_there[worker][at].store(true, Ordering::Relaxed);
             }
-            let known = match (edited.remove(&ends), stored) {
-                (Some(edited), _) => edited,
+            let is_same = match (self.edits.get(&ends), stored) {
+                (Some(edited), _) => *edited == row,
                 (None, Some((worker, at))) => {
                     let pairs = store.partition(worker).pairs();
-                    pairs.map(|pairs| PairRow::stored(pairs, at))
+                    pairs.map(|pairs| PairRow::stored(pairs, at)) == row
                 }
-                (None, None) => None,
+                (None, None) => false,
             };
-            if known != row {
-                changed.insert(ends, row);
-            }
-        }
-        let gone_since = edited.iter().filter(|(_, row)| row.is_some());
+            (!is_same).then_some((ends, row))
+        };
+        let changed: Vec<(PairEnds, Option<PairRow>)> =
+            all.par_iter().filter_map(differing).collect();
+        let mut changed: ChangedPairs = changed.into_iter().collect();
+        // Most versions have few edits, and a first one has none.
+        let edited = |pair: &Pair| {
+            let ends = (pair.src, pair.dst);
+            self.edits.contains_key(&ends).then_some(ends)
+        };
+        let edited_of_day: Vec<PairEnds> = all.par_iter().filter_map(edited).collect();
+        let edited_of_day: BTreeSet<PairEnds> = edited_of_day.into_iter().collect();
+        let gone_since = self.edits.iter().filter(|(_, row)| row.is_some());
+        let gone_since = gone_since.filter(|(ends, _)| !edited_of_day.contains(ends));
         changed.extend(gone_since.map(|(&ends, _)| (ends, None)));
         for (worker, pairs) in all_stored(store) {
-            let gone = ends_of(pairs).zip(&is_there[worker]);
-            let gone = gone.filter(|(ends, found)| !**found && !self.edits.contains_key(ends));
-            changed.extend(gone.map(|(ends, _)| (ends, None)));
+            let gone = of_tables(&self.plan, pairs).filter(|(at, ends)| {
+                let is_found = is_there[worker][*at].load(Ordering::Relaxed);
+                !is_found && !self.edits.contains_key(ends)
+            });
+            changed.extend(gone.map(|(_, ends)| (ends, None)));
         }
         changed
     }
@@ -294,8 +317,8 @@ impl FindNodes for Numbers {
 }
 
 impl Numbers {
-    /// Returns the pairs after the changes, in the order of those of a full run; none if the graph has
-    /// none.
+    /// Returns the pairs of tables after the changes, in the order of those of a full run; none if the
+    /// graph has none.
     pub(crate) fn all_pairs(&self) -> Option<Pairs> {
         let of_pairs = self.pairs.as_ref()?;
         let mut all = Vec::new();
@@ -328,6 +351,11 @@ impl Numbers {
             Some(pairs) if pairs.edits != self.parent.pairs => pairs.check_splits(&self.store),
             _ => Ok(()),
         }
+    }
+
+    /// Returns the plan of the pairs, if the graph has any.
+    pub(crate) fn plan_of_pairs(&self) -> Option<&PairsPlan> {
+        self.pairs.as_ref().map(|of| &*of.plan)
     }
 
     fn of_pairs(&self) -> &OfPairs {

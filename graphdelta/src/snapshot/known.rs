@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cluster::Cluster;
 use hashbrown::HashTable;
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use schemas::{Ids, NodeIdx};
 use store::{End, FindNodes, MISSING};
 
@@ -87,7 +88,7 @@ impl Stored {
 impl FindNodes for Known<'_> {
     fn look_up(&self, type_idx: usize, ids: &Ids, out: &mut End) {
         let find = |at: usize| self.find_present(type_idx, ids, at).unwrap_or(MISSING);
-        out.numbers = (0..ids.len()).map(find).collect();
+        out.numbers = (0..ids.len()).into_par_iter().map(find).collect();
         out.hashes.clear();
         ids.hashes_into(&mut out.hashes);
     }
