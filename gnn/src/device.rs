@@ -101,6 +101,13 @@ impl Device {
         self.matrix_bytes
     }
 
+    /// Limits the bytes of a matrix.
+    #[must_use]
+    pub fn with_matrix_bytes(mut self, bytes: u64) -> Device {
+        self.matrix_bytes = self.matrix_bytes.min(bytes);
+        self
+    }
+
     /// Returns how many rows of `cols` numbers a matrix may have on the device.
     #[must_use]
     pub fn matrix_rows(&self, cols: usize) -> usize {

@@ -3,8 +3,8 @@
 //! The rows of all nodes are one array that blocks share and read by position.
 //! [`LayerSlice::project`] computes the row that a conv aggregates, once per node;
 //! [`LayerSlice::run`] computes the rest. Both run the code of
-//! [`Model::forward`](crate::Model::forward), and a row's bits do not depend on the other rows of
-//! the call. A hub can be aggregated in parts ([`LayerSlice::aggregation`], then
+//! [`Model::forward`](crate::Model::forward), and, on the processor, a row's bits do not depend on
+//! the other rows of the call. A hub can be aggregated in parts ([`LayerSlice::aggregation`], then
 //! [`LayerSlice::run_aggregated`]), with the same result up to rounding.
 //!
 //! Kernels split their work over the threads of the pool that they are called on. A caller that

@@ -203,7 +203,8 @@ impl Graph {
             .sum()
     }
 
-    /// Cuts some rows into blocks of bounded size. Only the in-degrees and `limit` decide the cuts.
+    /// Cuts some rows into blocks of bounded size. The in-degrees, `limit` and the kind of device decide
+    /// the cuts.
     pub(crate) fn ranges(&self, rows: Range<usize>, limit: usize) -> Vec<Range<usize>> {
         cut_blocks(rows, self.blocks, |row| {
             (self.columns.in_degree()[row] as usize).min(limit)

@@ -1,6 +1,7 @@
 //! Consecutive blocks of a layer that read their rows from one [`Gathered`] copy.
 
 use crate::InferError;
+use crate::device::Matrix;
 use crate::gathered::{Gathered, RowSet};
 use crate::graph::Graph;
 use crate::hubs::is_hub;
@@ -69,7 +70,7 @@ impl Groups {
             row_bytes,
             edge_bytes,
             edges_max: edges_max.clamp(1, (bytes / EDGES_SHARE / edge_bytes).max(1)),
-            rows_max: rounds.model.device().matrix_rows(input.aggregated().cols()),
+            rows_max: rounds.model.device().matrix_rows(input.cols()),
         }
     }
 
@@ -90,7 +91,7 @@ impl Groups {
         let tried = blocks.iter().take_while(fits).count().max(1);
         let lists = Lists::read(rounds, &blocks[..tried], limit);
         let mut set = RowSet::new(graph.num_rows());
-        let reads_own = rounds.conv(input.layer).aggregates_own();
+        let reads_own = rounds.conv_on_processor(input.layer).aggregates_own();
         let (mut taken, mut num_edges, mut used) = (0, 0, 0);
         for block in &blocks[..tried] {
             let in_edges = graph.num_in_edges(block.clone(), limit);
@@ -124,6 +125,12 @@ impl Groups {
         let for_all = usize::try_from(for_all).unwrap_or(usize::MAX);
         self.edges_max = for_all.clamp(1, edges_fit.max(1));
         let own = blocks[0].start..blocks[taken - 1].end;
+        let rows = set.len() + if reads_own { 0 } else { own.len() };
+        if rows > self.rows_max {
+            let (layer, cols) = (input.layer, input.cols());
+            let matrix = Matrix { layer, rows, cols };
+            return Err(matrix.too_large(rounds.model.device()));
+        }
         let own = (!reads_own).then_some(own);
         let gathered = Gathered::new(set, own, input, graph.columns())?;
         let src = gathered.ready();

@@ -5,7 +5,7 @@ use crate::changed_rows::Layers;
 use crate::checkpoint::Checkpoint;
 use crate::compare::{Difference, Other};
 use crate::config::InferTargets;
-use crate::device::{Matrix, check_fits, open_device};
+use crate::device::{check_rows, open_device, widest};
 use crate::embedding::embedding_columns;
 use crate::graph::{BlockSize, Graph};
 use crate::identity::{fingerprint, limit_json, plan_json, rounds_fingerprint};
@@ -19,7 +19,7 @@ use crate::round::RoundStats;
 use crate::slice::Slice;
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
-use gnn::{Model, RowFormat};
+use gnn::{Device, Model, RowFormat};
 use graphdelta::{KeptVersions, fetch_kept, find_kept};
 use schemas::{
     FeatureMeta, IdListPlan, LabelMeta, Manifest, NodeIdx, Opened, Output, PartEntry, Progress,
@@ -84,7 +84,7 @@ fn infer_untyped(
     // Everything that can fail because of the input comes before the output is opened.
     let limits = limits(plan, slices, &other_slices);
     let (model, graph) = on_device(plan, trained, (store, &limits), progress)?;
-    let gather_bytes = gather_bytes(plan, trained, (&graph, &model))?;
+    let gather_bytes = gather_bytes(plan, trained, (&graph, model.device(), layers))?;
     let id_type = store.meta().graph.target().id_type;
     let columns = embedding_columns(plan, record, id_type, embedding_layer)?;
     let list = settings.list.as_ref();
@@ -236,29 +236,19 @@ fn on_device(
     progress: &Progress,
 ) -> Result<(Model, Graph), InferError> {
     let model = trained.model.on(open_device(plan, store, progress)?);
-    let blocks = BlockSize::on(model.device(), widest(&model));
+    let features = store.meta().graph.types[0].features;
+    let blocks = BlockSize::on(model.device(), widest(trained, features));
     let graph = Graph::new(store, model.architecture(), limits, blocks)?;
     Ok((model, graph))
 }
 
-/// Returns the width of the widest rows that a model reads, aggregates or computes.
-fn widest(model: &Model) -> usize {
-    let arch = model.architecture();
-    let of_layer = |layer| {
-        let aggregated = model.layer_slice(layer, false).src_dim();
-        let ends = arch.input_dim(layer).max(arch.output_dim(layer));
-        aggregated.max(ends)
-    };
-    (1..=arch.num_layers).map(of_layer).max().unwrap_or(0)
-}
-
-/// Returns how many bytes of rows the rounds copy at once; none if the page cache holds the files
-/// that they read, and a GPU the rows. Several processes, and sparse features, always read the files
-/// as they are.
+/// Returns how many bytes of rows the rounds copy at once. None if the page cache holds the files
+/// that they read, and one buffer of a GPU holds the rows. Several processes, and sparse features,
+/// always read the files as they are.
 fn gather_bytes(
     plan: &InferPlan,
     trained: &TrainedModel,
-    (graph, model): (&Graph, &Model),
+    (graph, device, layers): (&Graph, &Device, usize),
 ) -> Result<Option<usize>, InferError> {
     let store = graph.store();
     let of_nodes = &store.meta().graph.types[0];
@@ -271,7 +261,7 @@ fn gather_bytes(
     let is_alone = store.cluster().num_processes() == 1;
     let copies = is_alone && !is_sparse;
     // The largest buffer of a GPU that does not hold all rows.
-    let most = match rows_fit(trained, (graph, model)) {
+    let most = match check_rows(device, trained, (graph, layers)) {
         Err(InferError::GpuTooSmall { most, .. }) if copies => Some(most),
         fits => fits.map(|()| None)?,
     };
@@ -281,21 +271,6 @@ fn gather_bytes(
     });
     let gathered = || most.min(store.memory_budget() / 8 * GATHERED_OF_8);
     Ok(is_short.then(gathered))
-}
-
-/// Checks that the rows that each layer aggregates fit a buffer of the device.
-fn rows_fit(trained: &TrainedModel, (graph, model): (&Graph, &Model)) -> Result<(), InferError> {
-    let of_layer = |layer| {
-        let is_sparse = trained.reads_sparse(layer, graph.features());
-        Matrix {
-            layer,
-            rows: graph.num_rows(),
-            cols: model.layer_slice(layer, is_sparse).src_dim(),
-        }
-    };
-    let layers = 1..=model.architecture().num_layers;
-    let matrices: Vec<Matrix> = layers.map(of_layer).collect();
-    check_fits(model.device(), &matrices)
 }
 
 /// Checks that a model fits a store and a plan, and prepares it for the store's columns. Process 0

@@ -198,6 +198,12 @@ impl LayerInput {
         source.and_then(|source| source.scores.as_ref())
     }
 
+    /// Returns the width of the wider one of rows and scores.
+    pub(crate) fn cols(&self) -> usize {
+        let of_scores = self.scores().map_or(0, SharedRows::cols);
+        self.aggregated().cols().max(of_scores)
+    }
+
     /// Returns the bytes of a row with its scores.
     pub(crate) fn row_bytes(&self) -> usize {
         let bytes = |rows: &SharedRows| rows.format().num_bytes() * rows.cols();

@@ -61,14 +61,15 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
     plan_json["model"] = serde_json::json!(trained.record().files);
     plan_json["input"] = serde_json::json!(dataset.manifest().fingerprint);
     let fingerprint = schemas::xxh::fingerprint(plan_json.to_string().as_bytes());
+    if let Some(manifest) = finished(plan, &fingerprint)? {
+        return Ok(manifest);
+    }
+    let device = set_device(plan, &mut trained, progress)?;
     let output = match Output::open(&plan.output, "infer", &fingerprint, plan.fresh)? {
+        // Another run has finished the output in the meantime.
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
-    let device = plan.open_device()?;
-    report_device("infer", &device, progress);
-    let name = device.name().to_owned();
-    trained.set_device(device);
     let (graph, record) = (dataset.meta(), trained.record());
     let columns = embedding_columns(plan, record, graph.target().id_type, embedding_layer)?;
     let label = columns.prediction.clone();
@@ -109,7 +110,7 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
         report: serde_json::json!({
             "seconds": started.elapsed().as_secs_f64(),
             "embedding": record.embedding_report(embedding_layer),
-            "device": name,
+            "device": device,
         }),
         ..Manifest::new(
             "infer",
@@ -120,6 +121,27 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
     };
     output.finish(&manifest)?;
     Ok(manifest)
+}
+
+/// Returns the manifest of a finished output.
+fn finished(plan: &InferPlan, fingerprint: &str) -> Result<Option<Manifest>, InferError> {
+    Ok(match plan.fresh {
+        true => None,
+        false => Output::done(&plan.output, "infer", fingerprint)?,
+    })
+}
+
+/// Puts a model on the device of the plan and reports the device; returns its name.
+fn set_device(
+    plan: &InferPlan,
+    trained: &mut Trained,
+    progress: &Progress,
+) -> Result<String, InferError> {
+    let device = plan.open_device()?;
+    report_device("infer", &device, progress);
+    let name = device.name().to_owned();
+    trained.set_device(device);
+    Ok(name)
 }
 
 /// Opens the model of a plan and checks that it fits graph features; logs warnings about the model.

@@ -59,6 +59,8 @@ pub struct InferPlan {
     pub(crate) probabilities: bool,
     pub(crate) precision: Precision,
     pub(crate) device: InferDevice,
+    /// Bytes of the largest matrix on a GPU, if tests limit it.
+    pub(crate) matrix_bytes: Option<u64>,
     pub(crate) rows: RowFormat,
     pub(crate) normalize: bool,
     pub(crate) targets: InferTargets,
@@ -113,6 +115,7 @@ impl InferSpec {
             probabilities: self.probabilities,
             precision: self.precision,
             device: self.device,
+            matrix_bytes: None,
             rows: self.rows,
             normalize: self.normalize,
             targets: match self.targets {
@@ -167,6 +170,11 @@ impl InferSpec {
             let build = "this program was built without GPUs: build it with `cargo build --release \
                          --features gpu`, or take \"cpu\"";
             found.push(key("infer.device", "\"gpu\"", build));
+        }
+        if self.device == InferDevice::Gpu && self.compare_sampling {
+            let why = "both samplings are compared on the processor; leave it out, or set \
+                       `infer.device` = \"cpu\"";
+            found.push(key("infer.compare_sampling", "true", why));
         }
         if by_neighborhoods && !has_input {
             found.push(InferError::Missing {
@@ -247,10 +255,23 @@ impl InferPlan {
 
     /// Opens the device of the plan.
     pub(crate) fn open_device(&self) -> Result<gnn::Device, InferError> {
-        match self.device {
-            InferDevice::Cpu => Ok(gnn::Device::cpu()),
-            InferDevice::Gpu => gnn::Device::gpu().map_err(|source| InferError::NoGpu { source }),
-        }
+        let opened = match self.device {
+            InferDevice::Cpu => return Ok(gnn::Device::cpu()),
+            InferDevice::Gpu => gnn::Device::gpu(),
+        };
+        let device = opened.map_err(|source| InferError::NoGpu { source })?;
+        Ok(match self.matrix_bytes {
+            Some(bytes) => device.with_matrix_bytes(bytes),
+            None => device,
+        })
+    }
+
+    /// Limits the bytes of a matrix on a GPU, so that tests need no large graph.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_matrix_bytes(mut self, bytes: u64) -> Self {
+        self.matrix_bytes = Some(bytes);
+        self
     }
 
     /// Returns the directory of the model.
@@ -390,7 +411,7 @@ impl InferPlan {
         if self.rows != RowFormat::F32 {
             settings["rows"] = serde_json::json!(self.rows);
         }
-        // They were also computed on the processor.
+        // Older outputs were computed on the processor.
         if self.device != InferDevice::Cpu {
             settings["device"] = serde_json::json!(self.device);
         }
@@ -520,6 +541,15 @@ mod tests {
                  `cargo build --release --features gpu`, or take \"cpu\"",
             );
         }
+        let compared =
+            r#"{"output": "o", "model": "m", "device": "gpu", "compare_sampling": true}"#;
+        let spec: InferSpec = serde_json::from_str(compared).unwrap();
+        let mistakes = spec.mistakes(false, true);
+        assert_eq!(
+            mistakes.last().unwrap().to_string(),
+            "`infer.compare_sampling` is true: both samplings are compared on the processor; leave \
+             it out, or set `infer.device` = \"cpu\""
+        );
         let of_processor = plan(r#"{"output": "o", "model": "m"}"#).unwrap();
         assert!(of_processor.settings().get("device").is_none());
         let mut of_gpu = of_processor.clone();

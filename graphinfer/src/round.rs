@@ -79,7 +79,7 @@ impl Rounds<'_> {
 
     /// Creates the files that the next layer reads after a round.
     fn create(&self, round: usize, checkpoint: &Checkpoint) -> Result<RoundWriter, InferError> {
-        let next = self.conv(round + 1);
+        let next = self.conv_on_processor(round + 1);
         let file = |what, num_rows, cols: Option<usize>, format| match cols {
             Some(cols) => {
                 let writer = checkpoint.create((round, what), (num_rows, cols), format)?;

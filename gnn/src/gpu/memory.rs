@@ -71,7 +71,8 @@ fn empty_of(near: &CubeTensor, rows: usize, cols: usize, dtype: DType) -> CubeTe
         .is_some_and(|len| u32::try_from(len).is_ok());
     assert!(
         fits,
-        "{rows} x {cols} values on a GPU: make `train.batch_size` smaller, or layers narrower"
+        "{rows} x {cols} values are too many for a GPU: make `train.batch_size` smaller, or layers \
+         narrower"
     );
     let handle = near.client.empty((4 * rows * cols).max(4));
     let (client, device) = (near.client.clone(), near.device.clone());

@@ -2,9 +2,10 @@
 //!
 //! A layer aggregates rows of its [`Source`]s. [`TypedLayerSlice::project`] computes a source's row
 //! once per node; [`TypedLayerSlice::run`] computes the rest for a range of one type's nodes. Both
-//! run the code of [`TypedModel::forward`](super::TypedModel::forward), and a row's bits do not
-//! depend on the other rows of the call. A hub's in-edges of a relation can be aggregated in parts
-//! ([`TypedLayerSlice::aggregation`], then [`TypedLayerSlice::run_aggregated`]), with the same
+//! run the code of [`TypedModel::forward`](super::TypedModel::forward), and, on the processor, a
+//! row's bits do not depend on the other rows of the call. A hub's in-edges of a relation can be
+//! aggregated in parts ([`TypedLayerSlice::aggregation`], then
+//! [`TypedLayerSlice::run_aggregated`]), with the same
 //! result up to rounding.
 
 use burn::tensor::Tensor;

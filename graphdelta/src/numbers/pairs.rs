@@ -234,6 +234,9 @@ impl OfPairs {
             .map(|worker| (0..num_pairs(worker)).map(|_| AtomicBool::new(false)))
             .map(Iterator::collect)
             .collect();
+        // The table of places is made by this thread, before all threads ask for it.
+        all.first()
+            .map(|pair| self.find(store, (pair.src, pair.dst)));
         let differing = |pair: &Pair| {
             let (ends, row) = PairRow::of(pair);
             let stored = self.find(store, ends);

@@ -95,7 +95,7 @@ impl<'a> TypedRounds<'a> {
         relation: usize,
         before: &RoundRows,
     ) -> Result<RelationRows, InferError> {
-        let slice = self.slice(layer);
+        let slice = self.slice_on_processor(layer);
         let ends = &self.trained.model.schema().relations[relation];
         let used = slice.aggregated_sources(relation);
         let part = |of: usize, all: &SharedRows, node_type: usize| {
@@ -112,7 +112,7 @@ impl<'a> TypedRounds<'a> {
         let scores = before.sources[used.rows].scores.as_ref();
         let has_dst = slice.sources()[used.rows].types.contains(&ends.to);
         Ok(RelationRows {
-            aggregation: self.slice_on_processor(layer).aggregation(relation)?,
+            aggregation: slice.aggregation(relation)?,
             rows: rows_of_source(used.rows),
             scores: match used.scores {
                 Some(of) => Some(rows_of_source(of)),

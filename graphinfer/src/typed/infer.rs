@@ -24,10 +24,12 @@ use crate::model::TypedTrained;
 use crate::plan::InferPlan;
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
+use gnn::Device;
 use gnn::typed::TypedModel;
-use schemas::{GraphMeta, IdListPlan, Manifest, NodeIdx, Opened, Output, Progress};
+use schemas::{FeatureMeta, GraphMeta, IdListPlan, Manifest, NodeIdx, Opened, Output, Progress};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Instant;
 use store::Store;
 
@@ -56,9 +58,9 @@ pub(crate) fn infer(
     let both = [sampled, &other].into_iter();
     let reads = all_reads(trained, both.take(1 + usize::from(plan.compare_sampling)));
     let model = &trained.model.on(open_device(plan, store, progress)?);
-    let blocks = BlockSize::on(model.device(), widest(model));
+    let blocks = BlockSize::on(model.device(), widest(trained, &store.meta().graph));
     let graph = TypedGraph::new(store, arch, (schema, reads), blocks)?;
-    rows_fit(&graph, model)?;
+    check_rows(model.device(), trained, (&graph, sampled))?;
     let list = settings.list.as_ref();
     let types = written_types(plan, trained, &graph, (wanted, list))?;
     let label = types
@@ -110,30 +112,54 @@ type OfModel<'a> = (
     [&'a Sampled; 2],
 );
 
-/// Returns the width of the widest rows that a model reads, aggregates or computes.
-fn widest(model: &TypedModel) -> usize {
+/// Returns the width of the widest matrix of a block: what a layer reads, aggregates or computes, for
+/// all relations into a type side by side, and raw features that are not sparse.
+fn widest(trained: &TypedTrained, graph: &GraphMeta) -> usize {
+    let (model, schema) = (&trained.model, trained.model.schema());
     let of_layer = |layer| {
         let slice = model.layer_slice(layer);
-        let aggregated = slice.sources().iter().map(|source| source.dim);
+        let sources = slice.sources().iter();
+        let aggregated = sources.map(|source| source.dim.max(source.scores_dim.unwrap_or(0)));
         let ends = [slice.input_dim(), slice.output_dim()];
         aggregated.chain(ends).max().unwrap_or(0)
     };
     let layers = 1..=model.architecture().num_layers;
-    layers.map(of_layer).max().unwrap_or(0)
+    let of_layers = layers.map(of_layer).max().unwrap_or(0);
+    let types = 0..schema.types.len();
+    let relations = types.map(|of| schema.into_type(of).count()).max();
+    let raw = model.architecture().types.iter().zip(&graph.types);
+    let raw = raw.map(|(of, meta)| match meta.features {
+        FeatureMeta::Sparse { .. } => 0,
+        FeatureMeta::None | FeatureMeta::Dense { .. } => {
+            of.in_dim.unwrap_or(0) + of.embedding_dim.unwrap_or(0)
+        }
+    });
+    let of_raw = raw.max().unwrap_or(0);
+    of_raw.max(of_layers * relations.unwrap_or(0).max(1))
 }
 
 /// Checks that the rows that each layer aggregates fit a buffer of the device.
-fn rows_fit(graph: &TypedGraph<'_>, model: &TypedModel) -> Result<(), InferError> {
+fn check_rows(
+    device: &Device,
+    trained: &TypedTrained,
+    (graph, sampled): (&TypedGraph<'_>, &Sampled),
+) -> Result<(), InferError> {
     let mut matrices = Vec::new();
-    for layer in 1..=model.architecture().num_layers {
-        let slice = model.layer_slice(layer);
-        matrices.extend(slice.sources().iter().map(|source| Matrix {
-            layer,
-            rows: graph.rows_of_types(&source.types).len(),
-            cols: source.dim,
-        }));
+    for layer in 1..=sampled.limits.len() {
+        let slice = trained.model.layer_slice(layer);
+        for node_type in sampled.needed.types(layer) {
+            let sources = slice.sources_of(node_type).into_iter();
+            matrices.extend(sources.map(|at| {
+                let source = &slice.sources()[at];
+                Matrix {
+                    layer,
+                    rows: graph.rows_of_types(&source.types).len(),
+                    cols: source.dim.max(source.scores_dim.unwrap_or(0)),
+                }
+            }));
+        }
     }
-    check_fits(model.device(), &matrices)
+    check_fits(device, &matrices)
 }
 
 /// Runs the rounds and writes the parts.
@@ -168,6 +194,7 @@ fn write(
         normalize: plan.normalize,
         types,
         before: RoundRows::default(),
+        sources: OnceLock::new(),
         hubs: HubRows::default(),
         inner: None,
         logits_of: wanted.logits_of,

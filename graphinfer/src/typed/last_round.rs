@@ -1,6 +1,6 @@
 //! The last round: computes the last layer, and writes each part when it is computed.
 
-use super::layer::{TypedLayer, TypedRounds};
+use super::layer::{TypedLayer, TypedRounds, TypedSources};
 use super::written::WrittenColumns;
 use crate::InferError;
 use crate::checkpoint::RoundRows;
@@ -18,7 +18,7 @@ use gnn::{Dense, SharedRows};
 use schemas::{EmbeddingColumns, Ids, Labels, NodeIdx, Output, Row};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A type that is written.
@@ -40,6 +40,8 @@ pub(super) struct TypedParts<'a> {
     pub(super) types: Vec<WrittenType>,
     /// The rows that the last layer reads.
     pub(super) before: RoundRows,
+    /// What the last layer aggregates, found for the first parts; a GPU gets it once.
+    pub(super) sources: OnceLock<TypedSources>,
     /// The last layer's rows of own hubs.
     pub(super) hubs: HubRows,
     /// The rows of the embedding layer, if it is not the last layer.
@@ -140,11 +142,12 @@ impl TypedParts<'_> {
             let limits = limits.then(|| &self.rounds.limits[layer - 1][..]);
             self.rounds.graph.ranges(node_type, rows, limits)
         });
-        let src = self.rounds.sources(layer, &self.before);
+        let find_sources = || self.rounds.sources(layer, &self.before);
+        let src = self.sources.get_or_init(find_sources);
         let compared = self.other.as_ref();
         let other_src = compared.map(|(rounds, before, _)| rounds.sources(layer, before));
         let state = || ThreadLayers {
-            layer: self.rounds.layer(layer, (&src, &self.before, &self.hubs)),
+            layer: self.rounds.layer(layer, (src, &self.before, &self.hubs)),
             other: compared
                 .zip(other_src.as_ref())
                 .map(|((rounds, before, hubs), read)| rounds.layer(layer, (read, before, hubs))),

@@ -67,13 +67,17 @@ impl<'a> TypedRounds<'a> {
     pub(super) fn reads(&self, layer: usize) -> LayerReads {
         let schema = self.trained.model.schema();
         let limits = &self.limits[layer - 1];
-        LayerReads::new(&self.slice(layer), schema, (layer, self.needed, limits))
+        LayerReads::new(
+            &self.slice_on_processor(layer),
+            schema,
+            (layer, self.needed, limits),
+        )
     }
 
     /// Returns what a layer aggregates: by type, the matrices that its nodes read, by source. A GPU
     /// gets each matrix once, for all threads.
     pub(super) fn sources(&self, layer: usize, before: &RoundRows) -> TypedSources {
-        let slice = self.slice(layer);
+        let slice = self.slice_on_processor(layer);
         let all = slice.sources().iter().zip(&before.sources);
         let all = all.map(|(source, files)| {
             let rows = self.graph.rows_of_types(&source.types);

@@ -89,7 +89,7 @@ impl TypedRounds<'_> {
 
     /// Creates the files that the next layer reads after a round.
     fn create(&self, round: usize, checkpoint: &Checkpoint) -> Result<RoundWriter, InferError> {
-        let next = self.slice(round + 1);
+        let next = self.slice_on_processor(round + 1);
         let next_types: Vec<usize> = self.needed.types(round + 1).collect();
         let read_by = |node_type: &usize| next.sources_of(*node_type);
         let read: Vec<usize> = next_types.iter().flat_map(read_by).collect();

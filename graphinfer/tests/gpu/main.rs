@@ -25,7 +25,7 @@ mod twin;
 #[path = "../consistency/variants.rs"]
 mod variants;
 
-use case::Case;
+use case::{Case, read};
 use device::{assert_near, assert_within, has_gpu};
 use graph::{Graph, Kind, quiet};
 use graphinfer::infer;
@@ -134,23 +134,36 @@ fn rows_in_16_bits_are_read_by_a_gpu() {
     });
 }
 
+/// Nodes of a graph whose rows do not fit a buffer.
+const NODES: usize = 400;
+
+/// With a small buffer, blocks are small, and those of a layer form several groups.
 #[test]
-fn predictions_of_both_samplings_are_compared() {
-    if !has_gpu() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let graph = Graph::random(PLAIN, 6);
-    let fanouts = [Fanout::Count(3), Fanout::Count(2)];
-    let variant = Variant::default();
-    let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
-    let case = Case::uniform(dir.path(), &graph, &trained);
-    let compared = [CPU, GPU].map(|device| {
-        let extra = format!(r#"{device}, "compare_sampling": true"#);
-        let (manifest, _) = case.infer(2, usize::MAX, &extra);
-        manifest.report["sampling_compared"]["nodes"].clone()
+fn groups_of_blocks_give_the_rows_of_the_processor() {
+    each(|variant, kind, seed| {
+        let dir = tempfile::tempdir().unwrap();
+        let graph = Graph::sized(kind, 300 + seed, (NODES, variant.in_dim));
+        let trained = Trained::new(dir.path(), variant, &graph, (&ALL, Sampling::Uniform));
+        let case = Case::uniform(dir.path(), &graph, &trained);
+        let (_, wanted) = case.infer(1, usize::MAX, CPU);
+        let store = case.store(2, usize::MAX);
+        let limited = |name: &str, bytes: u64| {
+            let plan = case.plan(name, GPU).with_matrix_bytes(bytes);
+            infer(&plan, &store, &quiet()).map(|_| read(plan.output(), graph.num_nodes()))
+        };
+        // Half of the rows, if they have eight numbers.
+        match limited("few", 4 * 8 * NODES as u64 / 2) {
+            Ok(got) => assert_near(&format!("{variant:?}, groups"), &got, &wanted),
+            // Sparse features have no groups.
+            Err(error) => {
+                let error = error.to_string();
+                assert!(kind.sparse, "{variant:?}: {error}");
+                assert!(error.contains("a buffer of"), "{error}");
+            }
+        }
+        let error = limited("none", 64).unwrap_err().to_string();
+        assert!(error.contains("holds 64"), "{error}");
     });
-    assert_eq!(compared[0], compared[1]);
 }
 
 /// Bytes depend on the device, so an output of another one is not taken for this one.
