@@ -470,6 +470,42 @@ fn versions_with_walks_are_full_runs() {
         ..PLAIN
     };
     check_chain(Graph::Typed(TypedWorld::new()), false, typed);
+    let of_two_types = Keys {
+        pairs: &format!("{walks}\nfrom = \"item\"\nto = \"user\"\nexclude = \"none\""),
+        ..PLAIN
+    };
+    check_chain(Graph::Typed(TypedWorld::new()), false, of_two_types);
+}
+
+#[test]
+fn walks_have_no_table_of_pairs() {
+    let bench = Bench::empty();
+    let mut world = PairWorld::new(Graph::Untyped(World::new()), false);
+    world.night(&bench, "unused", "start");
+    let keys = "walks = { length = 2, per_node = 1 }\nexclude = \"none\"";
+    let start = world.head("work", "start", keys);
+    let first = start.clone()
+        + &PLAIN.train("model")
+        + &flatten_alone()
+        + "[infer]\noutput = \"out/v0\"\n\n[incremental]\n";
+    bench.run(&Job(first), &[]).ok();
+    world.night(&bench, "night", "tables");
+    for (list, dir) in [("changes", "night"), ("snapshot", "tables")] {
+        let own_table = format!("pairs = \"{dir}/edges.parquet\"\n\n[infer]");
+        let version = start.clone()
+            + &world.tables(list, dir)
+            + "[infer]\noutput = \"out/v1\"\nmodel = \"out/model\"\n\n\
+               [incremental]\nparent = \"out/v0\"\n";
+        let outcome = bench.run(&Job(version.replace("\n[infer]", &own_table)), &[]);
+        assert_eq!(outcome.code, 2, "{outcome:?}");
+        let expected = format!(
+            "`input.{list}.pairs`: the pairs are those of `input.pairs.walks`, which have no table; \
+             leave it out"
+        );
+        assert!(outcome.stderr.contains(&expected), "{outcome:?}");
+        bench.run(&Job(version), &[]).ok();
+        std::fs::remove_dir_all(bench.path("out/v1")).unwrap();
+    }
 }
 
 /// Pairs that have no versions are refused before anything is written.

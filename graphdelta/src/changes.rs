@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::DeltaError;
-use crate::numbers::{relation_of_pairs, row_error};
+use crate::numbers::{relation_of_pairs, row_error, tables_of_pairs};
 use schemas::{
     ChangesSpec, ColumnMeta, DELETE, EdgeRows, EdgesPlan, EdgesSpec, Features, GraphMeta,
     GraphPlan, IdType, Ids, InputSpec, LabelKind, LabelMeta, Labels, NodeRows, NodesPlan,
@@ -246,10 +246,10 @@ impl PairChanges {
         graph: &GraphPlan,
         sampling: Sampling,
     ) -> Result<Option<OpenPairs<'a>>, DeltaError> {
-        let Some(pairs) = &graph.pairs else {
+        let Some(pairs) = tables_of_pairs(graph) else {
             return match &spec.pairs {
                 None => Ok(None),
-                Some(_) => Err(unknown_pairs(OF_CHANGES, "the job has no [input.pairs]")),
+                Some(_) => Err(unknown_pairs(OF_CHANGES, no_table_of_pairs(graph))),
             };
         };
         let Some(relation) = relation_of_pairs(graph, pairs) else {
@@ -327,6 +327,14 @@ fn upserted_pairs(pairs: &PairsPlan, ends: &EdgesPlan) -> Result<Option<PairsPla
 /// Tells whether a table has no rows that a plan takes; false if it cannot be read.
 fn has_no_rows(plan: &EdgesPlan) -> bool {
     read_units(plan).is_ok_and(|units| units.iter().all(|rows| rows.src.is_empty()))
+}
+
+/// Returns why a job has no table of pairs.
+pub(crate) fn no_table_of_pairs(graph: &GraphPlan) -> &'static str {
+    match graph.pairs {
+        Some(_) => "the pairs are those of `input.pairs.walks`, which have no table; leave it out",
+        None => "the job has no [input.pairs]",
+    }
 }
 
 /// Returns the error of a table of pairs that the job cannot have under the key `list`.

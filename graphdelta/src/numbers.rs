@@ -22,7 +22,7 @@ use crate::changes::{Changes, EdgeChanges, NodeChanges};
 use crate::in_edges::has_bits;
 use pairs::OfPairs;
 
-pub(crate) use pairs::{PairEnds, PairRow, relation_of_pairs};
+pub(crate) use pairs::{PairEnds, PairRow, relation_of_pairs, tables_of_pairs};
 pub(crate) use targets::TargetRow;
 
 /// The nodes of a store, and those that changes have added or removed since.

@@ -20,9 +20,9 @@ use store::read_pairs;
 
 use crate::changes::{
     Changes, EdgeTable, NodeChanges, NodeList, NodeTable, OfStore, PairChanges, columns_as_stored,
-    first_gap, relation_idx, type_idx, unknown_pairs,
+    first_gap, no_table_of_pairs, relation_idx, type_idx, unknown_pairs,
 };
-use crate::numbers::{Numbers, TargetRow, relation_of_pairs, row_error};
+use crate::numbers::{Numbers, TargetRow, relation_of_pairs, row_error, tables_of_pairs};
 use crate::{DeltaError, is_own_part};
 
 use known::Known;
@@ -240,12 +240,12 @@ fn open_pairs(
     graph: &GraphPlan,
     edges: &[OfTable],
 ) -> Result<Option<Box<PairsPlan>>, DeltaError> {
-    let own = (graph.pairs.as_ref(), &spec.pairs);
+    let own = (tables_of_pairs(graph), &spec.pairs);
     let relation = own.0.and_then(|pairs| relation_of_pairs(graph, pairs));
     let (pairs, ends) = match (own, relation) {
         ((None, None), _) => return Ok(None),
         ((None, Some(_)), _) => {
-            return Err(unknown_pairs(OF_SNAPSHOT, "the job has no [input.pairs]"));
+            return Err(unknown_pairs(OF_SNAPSHOT, no_table_of_pairs(graph)));
         }
         ((Some(_), Some(_)), Some(_)) => {
             let problem = "the pairs are edges, and have no table of their own; leave it out";

@@ -151,6 +151,12 @@ impl PairRow {
     }
 }
 
+/// Returns the plan of pairs that tables hold; none if there are no pairs, or all are those of walks.
+pub(crate) fn tables_of_pairs(graph: &GraphPlan) -> Option<&PairsPlan> {
+    let pairs = graph.pairs.as_deref();
+    pairs.filter(|of| of.spec().from_edges.is_some() || of.spec().path.is_some())
+}
+
 /// Returns the relation whose edges are the pairs of a graph; none if these have a table of their
 /// own.
 pub(crate) fn relation_of_pairs(graph: &GraphPlan, plan: &PairsPlan) -> Option<usize> {

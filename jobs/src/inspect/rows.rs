@@ -72,11 +72,12 @@ pub(super) fn embeddings(dir: &Path, args: &InspectArgs) -> Result<String, JobEr
 /// Returns the line that describes a version; none if the output is no version.
 fn version_line(manifest: &Manifest, rows: u64) -> String {
     let line = manifest.version.as_ref().map(|version| {
-        format!(
-            "version: {rows} rows in all, of {} outputs; parent {}\n",
-            version.kept.len() + 1,
-            version.parent.path
-        )
+        let outputs = match version.kept.len() {
+            0 => "1 output".to_owned(),
+            kept => format!("{} outputs", kept + 1),
+        };
+        let parent = &version.parent.path;
+        format!("version: {rows} rows in all, of {outputs}; parent {parent}\n")
     });
     line.unwrap_or_default()
 }
