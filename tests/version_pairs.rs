@@ -508,32 +508,73 @@ fn walks_have_no_table_of_pairs() {
     }
 }
 
-/// Pairs that have no versions are refused before anything is written.
+/// New pairs move others to other splits.
 #[test]
-fn splits_by_time_have_no_versions() {
-    let bench = Bench::empty();
-    let mut world = PairWorld::new(Graph::Untyped(World::new()), false);
-    world.night(&bench, "unused", "start");
-    let check = |keys: &str, stage: &str, expected: &str| {
-        let job = world.head("work", "start", keys) + stage + "[incremental]\n";
-        let outcome = bench.run(&Job(job), &[]);
-        assert_eq!(outcome.code, 2, "{outcome:?}");
-        let message = outcome.stderr.trim_end();
-        assert!(message.contains(expected), "{message}\n{expected}");
-        assert!(!bench.path("out").exists());
+fn versions_with_splits_by_time_are_full_runs() {
+    let of_edges = Keys {
+        pairs: &format!("{EDGES}\ntime = \"src\""),
+        ..PLAIN
     };
-    let streamed = PLAIN
+    check_chain(Graph::Untyped(World::new()), false, of_edges);
+    let share = "share = { train = 0.4, val = 0.2, test = 0.2 }\ntime = \"weight\"";
+    let of_table = Keys {
+        pairs: &TABLE.replace("split = \"split\"", share),
+        args: &PROCESSES,
+        ..PLAIN
+    };
+    check_chain(Graph::Untyped(World::new()), true, of_table);
+    let of_walks = EDGES
+        .replace("train = 0.3", "train = 0.0")
+        .replace("true", "\"buys\"");
+    let typed = Keys {
+        pairs: &format!(
+            "walks = {{ length = 3, per_node = 2 }}\nexclude = \"batch\"\n{of_walks}\n\
+             time = \"src\""
+        ),
+        ..PLAIN
+    };
+    check_chain(Graph::Typed(TypedWorld::new()), false, typed);
+}
+
+/// Times of another type cannot be put in one order.
+#[test]
+fn times_of_changes_are_those_of_the_first_tables() {
+    let bench = Bench::empty();
+    let mut world = PairWorld::new(Graph::Untyped(World::new()), true);
+    world.night(&bench, "unused", "start");
+    let share = "share = { train = 0.4, val = 0.2, test = 0.2 }\ntime = \"weight\"";
+    let keys = TABLE.replace("split = \"split\"", share);
+    let start = world.head("work", "start", &keys.replace("weight = \"weight\"\n", ""));
+    let train = PLAIN
         .train("model")
-        .replace("\n\n", "\nstreamed = true\n\n")
-        + "[infer]\noutput = \"out/v\"\n\n";
-    let sample = format!("[flatten]\n{FLATTEN}\n");
-    for stage in [flatten_alone(), sample + &streamed] {
-        check(
-            &format!("{EDGES}\ntime = \"src\""),
-            &stage,
-            "changes cannot be applied: splits follow from the times of all pairs \
-             (`input.pairs.time`)",
+        .replace("softmax", "binary_cross_entropy");
+    let first = start.clone()
+        + &flatten_alone()
+        + &train
+        + "[infer]\noutput = \"out/v0\"\n\n[incremental]\n";
+    bench.run(&Job(first), &[]).ok();
+    world.night(&bench, "night", "tables");
+    for (list, dir) in [("changes", "night"), ("snapshot", "tables")] {
+        let path = format!("{dir}/pairs.parquet");
+        let pairs = world.pairs.iter().flatten();
+        let pairs: Vec<_> = pairs.map(|(&ends, &pair)| (ends, Some(pair))).collect();
+        let mut wrong = columns(&pairs, list == "changes");
+        let weight = wrong.iter_mut().find(|(name, _)| *name == "weight");
+        let times = pairs.iter().map(|(ends, _)| ends.0);
+        weight.unwrap().1 = Arc::new(Int64Array::from_iter_values(times));
+        bench.write_table(&path, wrong);
+        let version = start.clone()
+            + &world.tables(list, dir)
+            + "[infer]\noutput = \"out/v1\"\nmodel = \"out/model\"\n\n\
+               [incremental]\nparent = \"out/v0\"\n";
+        let outcome = bench.run(&Job(version), &[]);
+        assert_eq!(outcome.code, 2, "{outcome:?}");
+        let expected = format!(
+            "`input.{list}.pairs`: column `weight` of {path} has the type Int64, but the times of the \
+             first tables are Float32; they cannot be compared"
         );
+        assert!(outcome.stderr.contains(&expected), "{}", outcome.stderr);
+        assert!(!bench.path("out/v1").exists());
     }
 }
 

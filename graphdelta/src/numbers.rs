@@ -595,11 +595,7 @@ impl Numbers {
 /// Says which of its tables prevents it.
 pub fn check_graph(graph: &GraphPlan) -> Result<(), DeltaError> {
     let drops = |of: &RelationPlan| of.edges.dangling() == Dangling::Drop;
-    let pairs = graph.pairs.as_ref();
     let problem = match () {
-        () if pairs.is_some_and(|of| of.spec().time.is_some()) => {
-            "splits follow from the times of all pairs (`input.pairs.time`)"
-        }
         () if graph.in_graph.is_some() => "graphs are the targets",
         () if graph.relations.iter().any(drops) => {
             "with `dangling = \"drop\"`, a new node may have edges that were left out before"

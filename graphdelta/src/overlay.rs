@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Float32Array, RecordBatch, StringArray};
-use arrow::array::{UInt32Array, UInt64Array};
-use arrow::datatypes::{Float32Type, UInt32Type, UInt64Type};
+use arrow::array::{Int64Array, UInt32Array, UInt64Array};
+use arrow::datatypes::{Float32Type, Int64Type, UInt32Type, UInt64Type};
 use schemas::xxh::file_checksum;
 use schemas::{FeatureMeta, Features, FileEntry, Ids, LabelMeta, Labels, NodeIdx, Split};
 use serde::{Deserialize, Serialize};
@@ -379,7 +379,8 @@ fn listed(
 
 fn pairs_batch(of: &[(&PairEnds, &Option<PairRow>)]) -> RecordBatch {
     let rows = of.iter().map(|(_, row)| row.as_ref());
-    // A removed pair is in no split.
+    let is_there = rows.clone().map(|row| u32::from(row.is_some()));
+    let times = rows.clone().map(|row| row.map_or(0, |row| row.time));
     let splits = rows
         .clone()
         .map(|row| row.map_or(Split::None, |row| row.split) as u32);
@@ -398,6 +399,8 @@ fn pairs_batch(of: &[(&PairEnds, &Option<PairRow>)]) -> RecordBatch {
         ("label", floats(|row| row.label)),
         ("weight", floats(|row| row.weight)),
         ("negatives", Lists::of(negatives).column()),
+        ("time", Arc::new(Int64Array::from_iter_values(times))),
+        ("is_there", numbers(is_there)),
     ])
 }
 
@@ -502,13 +505,20 @@ impl<'a> Columns<'a> {
             let column = self.0.column_by_name(name)?;
             Some(column.as_primitive_opt::<Float32Type>()?.value(row))
         };
+        let times = self.0.column_by_name("time");
+        let times = times.map(|of| Some(of.as_primitive_opt::<Int64Type>()?.value(row)));
         let pair = PairRow {
             split: self.split(row)?,
             label: float("label")?,
             weight: float("weight")?,
+            time: times.unwrap_or(Some(0))?,
             negatives: NodeIdx::slice(self.list("negatives", row)?).to_vec(),
         };
-        let is_there = pair.split != Split::None;
+        // Older overlays have no pairs in no split.
+        let is_there = match self.0.column_by_name("is_there") {
+            Some(_) => self.number("is_there", row)? == 1,
+            None => pair.split != Split::None,
+        };
         Some(((node("src")?, node("dst")?), is_there.then_some(pair)))
     }
 

@@ -130,9 +130,16 @@ fn remove_store(dir: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let is_own = ["nodes-", "degrees-", "in-edges-", "left-out-", "pairs-"]
-            .iter()
-            .any(|own| name.starts_with(own));
+        let is_own = [
+            "nodes-",
+            "degrees-",
+            "in-edges-",
+            "left-out-",
+            "pairs-",
+            "timed-pairs-",
+        ]
+        .iter()
+        .any(|own| name.starts_with(own));
         if is_own && (name.ends_with(".arrow") || name.ends_with(".tmp")) {
             std::fs::remove_file(&path)?;
         }
@@ -171,7 +178,9 @@ fn build_partition(
         first,
     )?;
     let pairs = plan.graph.pairs.as_ref();
-    let pairs = pairs.map(|pairs| place_pairs(peer, pairs, work, &ends, &shared.leaving));
+    let keeps_times = plan.keeps_times();
+    let pairs =
+        pairs.map(|pairs| place_pairs(peer, (pairs, keeps_times), work, &ends, &shared.leaving));
     let pairs = pairs.transpose()?;
     let places = (&placement, &own_graphs[..]);
     let graphs = gather_graphs(peer, plan, work, &ends, places, &shared.graphs)?;
@@ -193,6 +202,7 @@ fn build_partition(
         samples: plan.samples,
         redraw: plan.redraw,
         keeps_left_out: plan.keeps_left_out(),
+        keeps_times: plan.keeps_times(),
         workers: peer.peers(),
         id_column: plan.graph.types[plan.target_type].nodes.spec().id.clone(),
         num_nodes: placement.num_nodes() as u64,
@@ -206,8 +216,8 @@ fn build_partition(
         files: Vec::new(),
     };
     if let Some(placed) = pairs {
-        let (file, of_splits) = finish_pairs(peer, plan, (&meta, &placement), placed)?;
-        files.push(file);
+        let (more, of_splits) = finish_pairs(peer, plan, (&meta, &placement), placed)?;
+        files.extend(more);
         meta.pairs = Some(of_splits);
     }
     announce(peer, progress, "written", 3);
@@ -247,15 +257,20 @@ fn finish_pairs(
     plan: &StorePlan,
     graph: (&StoreMeta, &Placement),
     placed: PlacedPairs,
-) -> Result<(FileEntry, SplitCounts), StoreError> {
+) -> Result<(Vec<FileEntry>, SplitCounts), StoreError> {
     let pairs = plan.graph.pairs.as_ref();
     let pairs = pairs.expect("they were placed by their plan");
+    let (files, worker) = (plan.files(), peer.index());
+    let timed = placed.timed.as_ref();
+    let timed = timed.map(|all| write_pairs(&files.timed_pairs(worker), all));
+    let timed = peer.agree(timed.transpose())?;
     let (own, counts) = match pairs.walks() {
         None => (placed.own, placed.counts),
         Some(walks) => add_walks(peer, (plan, pairs), graph, placed, walks)?,
     };
-    let written = write_pairs(&plan.files().pairs(peer.index()), &own);
-    Ok((peer.agree(written)?, counts))
+    let written = write_pairs(&files.pairs(worker), &own);
+    let written = peer.agree(written)?;
+    Ok((timed.into_iter().chain([written]).collect(), counts))
 }
 
 /// Adds the pairs of walks to those of tables, and to the counts.

@@ -113,7 +113,7 @@ pub use memory::StoreSize;
 pub use meta::{EdgeCounts, Keep, RelationCounts, StoreMeta};
 pub use number::MISSING;
 pub use open::{input_fingerprint, open_or_build, open_or_build_on};
-pub use pairs::{Pair, Pairs, read_pairs};
+pub use pairs::{Pair, Pairs, TimeSplits, read_pairs, time_key};
 pub use partition::{Partition, ReadAhead};
 pub use placement::{NUM_NODES_MAX, Placement, TypePlacement};
 pub use plan::{HUB_THRESHOLD, StorePlan};

@@ -36,6 +36,10 @@ pub struct StoreMeta {
     /// Whether the in-edges that equal a pair are kept too, apart from those that carry messages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keeps_left_out: bool,
+    /// Whether all pairs of tables are kept with their times too, since changes put them in other
+    /// splits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_times: bool,
     /// Number of partitions.
     pub workers: usize,
     /// Name of the target type's id column, which lists of targets use too.
@@ -217,6 +221,11 @@ impl StoreFiles<'_> {
     /// Path of a worker's supervision pairs.
     pub(crate) fn pairs(self, worker: usize) -> PathBuf {
         self.dir.join(format!("pairs-{worker:03}.arrow"))
+    }
+
+    /// Path of all pairs of a worker's tables, with their times.
+    pub(crate) fn timed_pairs(self, worker: usize) -> PathBuf {
+        self.dir.join(format!("timed-pairs-{worker:03}.arrow"))
     }
 
     pub(crate) fn degrees(self, relation: usize, worker: usize) -> PathBuf {

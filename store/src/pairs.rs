@@ -7,8 +7,10 @@ use crate::number::MISSING;
 use crate::pair_set::{PairSet, pair_key};
 use crate::units::OwnUnits;
 use crate::walks::Visit;
-use arrow::array::{Array, ArrayRef, AsArray, Float32Array, RecordBatch, UInt8Array, UInt32Array};
-use arrow::datatypes::{Float32Type, UInt8Type, UInt32Type};
+use arrow::array::{
+    Array, ArrayRef, AsArray, Float32Array, Int64Array, RecordBatch, UInt8Array, UInt32Array,
+};
+use arrow::datatypes::{Float32Type, Int64Type, UInt8Type, UInt32Type};
 use cluster::Peer;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
@@ -22,13 +24,15 @@ use std::sync::{Arc, OnceLock};
 
 /// Supervision pairs in the order in which they are cut into parts: by split, then by a hash of the
 /// two ids, then by src and dst.
+///
+/// A list with times is another one: all pairs of tables, in no split too, in the order of times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pairs {
     /// `[p]`
     pub src: Vec<NodeIdx>,
     /// `[p]`
     pub dst: Vec<NodeIdx>,
-    /// `[p]`, never [`Split::None`].
+    /// `[p]`, never [`Split::None`] in a list without times.
     pub split: Vec<Split>,
     /// `[p]`, where pairs have labels.
     pub label: Option<Vec<f32>>,
@@ -36,6 +40,8 @@ pub struct Pairs {
     pub weight: Option<Vec<f32>>,
     /// Where pairs have hard negatives: `[p + 1]` offsets from 0, and the nodes.
     pub hard: Option<(Vec<u64>, Vec<NodeIdx>)>,
+    /// `[p]`, as [`Pair::time`], in a list of all pairs.
+    pub time: Option<Vec<i64>>,
 }
 
 /// A row of a table of pairs, or several of one pair as one.
@@ -64,6 +70,8 @@ pub struct Pair {
 /// The pairs of a worker, and those of all workers whose edges are left out.
 pub(crate) struct PlacedPairs {
     pub(crate) own: Pairs,
+    /// All pairs of the worker with their times, if these are kept.
+    pub(crate) timed: Option<Pairs>,
     /// Pairs of all workers by split.
     pub(crate) counts: SplitCounts,
     pub(crate) leaving: Arc<PairSet>,
@@ -76,14 +84,14 @@ type NotAPair = (u64, u8, String);
 const PROBLEMS: [NoPair; 4] = [NoPair::Src, NoPair::Dst, NoPair::Negatives, NoPair::Same];
 
 /// Reads the pairs and places each on the worker of its hash. Equal pairs become one, whose weight
-/// is the sum, and whose time is the first.
+/// is the sum, and whose time is the first. `keeps_times`: whether the times of all pairs are kept.
 ///
 /// # Errors
 ///
 /// If a table cannot be read, a value cannot be used, an end is no node, or a split has no pair.
 pub(crate) fn place_pairs(
     peer: &mut Peer<'_>,
-    plan: &PairsPlan,
+    (plan, keeps_times): (&PairsPlan, bool),
     work: OwnUnits,
     ends: &Ends,
     shared: &OnceLock<Arc<PairSet>>,
@@ -101,8 +109,10 @@ pub(crate) fn place_pairs(
     let mut rows = received.take();
     rows.sort_unstable_by_key(same_key);
     let mut pairs = peer.agree(distinct(plan, rows))?;
+    let mut timed = None;
     if let (Some(shares), Some(_)) = (plan.shares(), &plan.spec().time) {
         split_by_time(peer, shares, &mut pairs)?;
+        timed = keeps_times.then(|| Pairs::of(plan, &pairs).with_times(&pairs));
     }
     pairs.retain(|pair| plan.keeps(pair.split));
     pairs.sort_unstable_by_key(|pair| (pair.split, pair.hash, pair.src, pair.dst));
@@ -125,6 +135,7 @@ pub(crate) fn place_pairs(
     let leaving = gather_leaving(peer, plan, &pairs, shared)?;
     Ok(PlacedPairs {
         own: Pairs::of(plan, &pairs),
+        timed,
         counts,
         leaving,
     })
@@ -142,7 +153,8 @@ fn check_ids(plan: &PairsPlan, first: Option<NotAPair>) -> Result<(), StoreError
 }
 
 /// Reads the pairs of all units of a table that are in a split; equal pairs become one. They stand in
-/// the order of hash, src and dst. `nodes` finds their ends. The splits must not follow from times.
+/// the order of hash, src and dst. `nodes` finds their ends. Where splits follow from times, all
+/// pairs are read, and are in no split.
 ///
 /// # Errors
 ///
@@ -168,7 +180,9 @@ pub fn read_pairs(
     units.into_iter().for_each(|unit| rows.extend(unit));
     rows.par_sort_unstable_by_key(same_key);
     let mut pairs = distinct(plan, rows)?;
-    pairs.retain(|pair| plan.keeps(pair.split));
+    if plan.spec().time.is_none() {
+        pairs.retain(|pair| plan.keeps(pair.split));
+    }
     Ok(pairs)
 }
 
@@ -410,14 +424,49 @@ fn is_same(left: &Pair, right: &Pair) -> bool {
     (left.hash, left.src, left.dst) == (right.hash, right.src, right.dst)
 }
 
-/// Gives the latest pairs the splits test, val and train, as many as the shares say. Pairs of one
-/// time are ordered by hash, so a pair and its reverse of one time are in one split.
+/// The splits of pairs by time: the latest are test pairs, those before are val pairs, and those
+/// before are train pairs, as many as the shares say. Pairs of one time are ordered by hash, so a
+/// pair and its reverse of one time are in one split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeSplits {
+    /// The least keys of test, of val and of train pairs.
+    bounds: [u128; 3],
+}
+
+impl TimeSplits {
+    /// Finds the splits of all pairs; `keys` are those of [`time_key`], in any order.
+    pub fn of(shares: &SplitShares, mut keys: Vec<u128>) -> Self {
+        let num_pairs = keys.len();
+        let bound = |most: u64| {
+            let most = usize::try_from(most).expect("no split has more pairs than there are");
+            // The greatest key that is left out; all pairs of one key are.
+            let last = num_pairs.checked_sub(most + 1);
+            last.map_or(0, |at| *keys.select_nth_unstable(at).1 + 1)
+        };
+        Self {
+            bounds: shares.latest(num_pairs as u64).map(bound),
+        }
+    }
+
+    /// Returns the split of a pair.
+    pub fn split(&self, key: u128) -> Split {
+        match self.bounds.map(|bound| key >= bound) {
+            [true, ..] => Split::Test,
+            [_, true, _] => Split::Val,
+            [.., true] => Split::Train,
+            _ => Split::None,
+        }
+    }
+}
+
+/// Puts the pairs of all workers in splits by [`TimeSplits`], and in the order of their times.
 fn split_by_time(
     peer: &mut Peer<'_>,
     shares: &SplitShares,
     pairs: &mut [Pair],
 ) -> Result<(), StoreError> {
-    pairs.sort_unstable_by_key(time_key);
+    let key_of = |pair: &Pair| time_key(pair.time, pair.hash);
+    pairs.sort_unstable_by_key(key_of);
     let counts = peer.gather_all::<_, StoreError>(Ok(pairs.len() as u64))?;
     let num_pairs: u64 = counts.into_iter().sum();
     let most = shares.latest(num_pairs);
@@ -426,7 +475,7 @@ fn split_by_time(
     let mut bounds = [0u128; 3];
     for bit in (0..128).rev() {
         let tried = bounds.map(|bound| bound | 1 << bit);
-        let from = |key: u128| pairs.len() - pairs.partition_point(|pair| time_key(pair) < key);
+        let from = |key: u128| pairs.len() - pairs.partition_point(|pair| key_of(pair) < key);
         let own = tried.map(|key| from(key - 1) as u64);
         let all = peer.gather_all::<_, StoreError>(Ok(own))?;
         for (at, bound) in bounds.iter_mut().enumerate() {
@@ -436,22 +485,17 @@ fn split_by_time(
             }
         }
     }
+    let splits = TimeSplits { bounds };
     for pair in pairs {
-        let key = time_key(pair);
-        pair.split = match bounds.map(|bound| key >= bound) {
-            [true, ..] => Split::Test,
-            [_, true, _] => Split::Val,
-            [.., true] => Split::Train,
-            _ => Split::None,
-        };
+        pair.split = splits.split(key_of(pair));
     }
     Ok(())
 }
 
-/// A number in the order of (time, hash).
-fn time_key(pair: &Pair) -> u128 {
-    let time = pair.time.cast_unsigned() ^ (1 << 63);
-    u128::from(time) << 64 | u128::from(pair.hash)
+/// Returns a number in the order of time and hash, as [`Pair`] has them.
+pub fn time_key(time: i64, hash: u64) -> u128 {
+    let time = time.cast_unsigned() ^ (1 << 63);
+    u128::from(time) << 64 | u128::from(hash)
 }
 
 /// Returns the pairs of all workers whose edges are left out; the workers of a process share it.
@@ -500,6 +544,15 @@ impl Pairs {
                 .weight
                 .then(|| pairs.iter().map(|pair| pair.weight).collect()),
             hard,
+            time: None,
+        }
+    }
+
+    /// Adds the times of the pairs.
+    fn with_times(self, pairs: &[Pair]) -> Self {
+        Self {
+            time: Some(pairs.iter().map(|pair| pair.time).collect()),
+            ..self
         }
     }
 
@@ -531,6 +584,7 @@ impl Pairs {
             weight: Some(visits.iter().map(times).chain(ones).collect()),
             label: None,
             hard: None,
+            time: None,
         }
     }
 
@@ -609,6 +663,9 @@ impl Pairs {
         if let Some((offset, nodes)) = &self.hard {
             batch.push(("negatives", arrow_file::list(offset, numbers(nodes))));
         }
+        if let Some(times) = &self.time {
+            batch.push(("time", Arc::new(Int64Array::from(times.clone()))));
+        }
         arrow_file::batch(batch)
     }
 
@@ -627,8 +684,13 @@ impl Pairs {
     fn read(batch: &RecordBatch) -> Option<Self> {
         let numbers =
             |array: &ArrayRef| Some(NodeIdx::slice(&column::<UInt32Type>(array)?).to_vec());
+        let time = match batch.column_by_name("time") {
+            None => None,
+            Some(array) => Some(column::<Int64Type>(array)?.to_vec()),
+        };
         let split = column::<UInt8Type>(batch.column_by_name("split")?)?;
         let split = split.iter().map(|&split| match split {
+            0 if time.is_some() => Some(Split::None),
             1 => Some(Split::Train),
             2 => Some(Split::Val),
             3 => Some(Split::Test),
@@ -656,6 +718,7 @@ impl Pairs {
             label: label?,
             weight: weight?,
             hard,
+            time,
         })
     }
 }

@@ -9,7 +9,7 @@ use crate::node_columns::NodeColumns;
 use crate::{Pairs, Placement, Store, StoreError, StoreMeta};
 use schemas::{Features, IdType, Ids, Labels, LocalIdx, NodeIdx, Split};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// One worker's nodes with their in-edges.
 ///
@@ -19,6 +19,7 @@ pub struct Partition {
     types: Vec<TypeNodes>,
     relations: Vec<RelationEdges>,
     pairs: Option<Pairs>,
+    timed_pairs: Option<Pairs>,
 }
 
 /// The nodes of one type.
@@ -144,20 +145,27 @@ impl Partition {
         let relations = relations.map(|(relation, of)| {
             RelationEdges::open(files, (worker, relation), first(of.to), meta)
         });
-        let pairs = meta.pairs.map(|_| {
-            let path = files.pairs(worker);
-            Pairs::open(&path)?.ok_or_else(|| damaged(&path))
-        });
+        let open_pairs = |path: PathBuf| Pairs::open(&path)?.ok_or_else(|| damaged(&path));
+        let pairs = meta.pairs.map(|_| open_pairs(files.pairs(worker)));
+        let timed = meta.pairs.filter(|_| meta.keeps_times);
+        let timed = timed.map(|_| open_pairs(files.timed_pairs(worker)));
         Ok(Self {
             types: types.collect::<Result<_, _>>()?,
             relations: relations.collect::<Result<_, _>>()?,
             pairs: pairs.transpose()?,
+            timed_pairs: timed.transpose()?,
         })
     }
 
     /// Returns the supervision pairs of this worker, where the task is one of links.
     pub fn pairs(&self) -> Option<&Pairs> {
         self.pairs.as_ref()
+    }
+
+    /// Returns all pairs of this worker's tables, in no split too, where their splits follow from
+    /// times and the store keeps these.
+    pub fn timed_pairs(&self) -> Option<&Pairs> {
+        self.timed_pairs.as_ref()
     }
 
     /// Returns the number of nodes.

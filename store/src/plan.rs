@@ -67,6 +67,12 @@ impl StorePlan {
         self.left_out && self.graph.pairs.is_some()
     }
 
+    /// Tells whether the times of all pairs are kept for changes.
+    pub(crate) fn keeps_times(&self) -> bool {
+        let pairs = self.graph.pairs.as_ref();
+        self.left_out && pairs.is_some_and(|of| of.spec().time.is_some())
+    }
+
     /// Returns the lists of each node and relation: one for each sample and, with `redraw`, the list
     /// of all in-edges.
     pub(crate) fn lists(&self, relation: usize) -> Vec<ListPlan> {

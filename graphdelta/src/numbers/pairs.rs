@@ -9,12 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashTable;
-use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
+use rayon::iter::{
+    IntoParallelIterator, IntoParallelRefIterator, ParallelExtend, ParallelIterator,
+};
 use rayon::slice::ParallelSliceMut;
 use schemas::{GraphPlan, Ids, LocalIdx, NodeIdx, PairsPlan, Split, SplitShares, hash_int};
 use serde::{Deserialize, Serialize};
 use store::{
-    End, FindNodes, InEdges, MISSING, Pair, Pairs, Partition, Store, StoreError, read_pairs,
+    End, FindNodes, InEdges, MISSING, Pair, Pairs, Partition, Store, StoreError, TimeSplits,
+    read_pairs, time_key,
 };
 
 use super::{EdgeChange, EdgeKey, NewEdge, NodeChange, Numbers, found_ends, row_error};
@@ -36,6 +39,8 @@ pub(crate) struct PairRow {
     pub(crate) label: f32,
     /// 1 where pairs have no weights.
     pub(crate) weight: f32,
+    /// Place in the order of times; 0 where pairs have no times.
+    pub(crate) time: i64,
     /// Hard negatives.
     pub(crate) negatives: Vec<NodeIdx>,
 }
@@ -44,7 +49,8 @@ impl PartialEq for PairRow {
     /// Compares the bits of label and weight.
     fn eq(&self, other: &Self) -> bool {
         let bits = |of: &Self| [of.label, of.weight].map(f32::to_bits);
-        let is_same = |of: &Self| (of.split, bits(of)) == (self.split, bits(self));
+        let is_same =
+            |of: &Self| (of.split, of.time, bits(of)) == (self.split, self.time, bits(self));
         is_same(other) && self.negatives == other.negatives
     }
 }
@@ -108,10 +114,16 @@ impl StoredPairs {
     }
 }
 
+/// Returns the pairs of a worker; where they have times, those in no split too.
+fn stored_of(store: &Store, worker: usize) -> Option<&Pairs> {
+    let partition = store.partition(worker);
+    partition.timed_pairs().or_else(|| partition.pairs())
+}
+
 /// Returns the pairs of each worker.
 fn all_stored(store: &Store) -> impl Iterator<Item = (usize, &Pairs)> {
     let workers = 0..store.placement().workers();
-    workers.filter_map(|worker| Some((worker, store.partition(worker).pairs()?)))
+    workers.filter_map(|worker| Some((worker, stored_of(store, worker)?)))
 }
 
 fn ends_of(pairs: &Pairs) -> impl Iterator<Item = PairEnds> {
@@ -125,7 +137,7 @@ fn of_tables<'a>(
     pairs: &'a Pairs,
 ) -> impl Iterator<Item = (usize, PairEnds)> + 'a {
     let all = ends_of(pairs).enumerate();
-    all.filter(|(at, _)| plan.keeps(pairs.split[*at]))
+    all.filter(|(at, _)| pairs.time.is_some() || plan.keeps(pairs.split[*at]))
 }
 
 impl PairRow {
@@ -136,18 +148,20 @@ impl PairRow {
             split: pairs.split[at],
             label: value(&pairs.label),
             weight: value(&pairs.weight),
+            time: pairs.time.as_ref().map_or(0, |of| of[at]),
             negatives: pairs.negatives(at).to_vec(),
         }
     }
 
-    fn of(pair: &Pair) -> (PairEnds, Option<Self>) {
+    fn of(pair: &Pair) -> (PairEnds, Self) {
         let row = Self {
             split: pair.split,
             label: pair.label,
             weight: pair.weight,
+            time: pair.time,
             negatives: pair.negatives.to_vec(),
         };
-        ((pair.src, pair.dst), Some(row))
+        ((pair.src, pair.dst), row)
     }
 }
 
@@ -184,6 +198,11 @@ impl OfPairs {
         (self.plan.from(), self.plan.to())
     }
 
+    /// Tells whether splits follow from the times of all pairs.
+    fn has_times(&self) -> bool {
+        self.plan.spec().time.is_some()
+    }
+
     fn find(&self, store: &Store, ends: PairEnds) -> Option<(usize, usize)> {
         let find_all = || Arc::new(StoredPairs::of(store, &self.plan));
         let stored = self.stored.get_or_init(find_all);
@@ -196,7 +215,27 @@ impl OfPairs {
             return edited.as_ref().map(|row| row.split);
         }
         let (worker, at) = self.find(store, ends)?;
-        Some(store.partition(worker).pairs()?.split[at])
+        Some(stored_of(store, worker)?.split[at])
+    }
+
+    /// Returns what is known of a pair; none if there is no such pair.
+    fn row(&self, store: &Store, ends: PairEnds) -> Option<PairRow> {
+        self.row_at(store, ends, self.find(store, ends))
+    }
+
+    /// Does the same as `row`; `stored` are worker and position of the pair in the store, if it is
+    /// there.
+    fn row_at(
+        &self,
+        store: &Store,
+        ends: PairEnds,
+        stored: Option<(usize, usize)>,
+    ) -> Option<PairRow> {
+        if let Some(edited) = self.edits.get(&ends) {
+            return edited.clone();
+        }
+        let (worker, at) = stored?;
+        Some(PairRow::stored(stored_of(store, worker)?, at))
     }
 
     /// Tells whether the edges between two nodes carry no messages.
@@ -234,7 +273,7 @@ impl OfPairs {
     /// Returns how all pairs of a day, each there once, differ from these.
     fn differences(&self, store: &Store, all: &[Pair]) -> ChangedPairs {
         let workers = 0..store.placement().workers();
-        let num_pairs = |worker| store.partition(worker).pairs().map_or(0, Pairs::len);
+        let num_pairs = |worker| stored_of(store, worker).map_or(0, Pairs::len);
         // By worker: whether the day has a pair.
         let is_there: Vec<Vec<AtomicBool>> = workers
             .map(|worker| (0..num_pairs(worker)).map(|_| AtomicBool::new(false)))
@@ -244,20 +283,17 @@ impl OfPairs {
         all.first()
             .map(|pair| self.find(store, (pair.src, pair.dst)));
         let differing = |pair: &Pair| {
-            let (ends, row) = PairRow::of(pair);
+            let (ends, mut row) = PairRow::of(pair);
             let stored = self.find(store, ends);
             if let Some((worker, at)) = stored {
                 is_there[worker][at].store(true, Ordering::Relaxed);
             }
-            let is_same = match (self.edits.get(&ends), stored) {
-                (Some(edited), _) => *edited == row,
-                (None, Some((worker, at))) => {
-                    let pairs = store.partition(worker).pairs();
-                    pairs.map(|pairs| PairRow::stored(pairs, at)) == row
-                }
-                (None, None) => false,
-            };
-            (!is_same).then_some((ends, row))
+            let known = self.row_at(store, ends, stored);
+            // Splits by time follow when all times are known.
+            if let (true, Some(known)) = (self.has_times(), &known) {
+                row.split = known.split;
+            }
+            (known.as_ref() != Some(&row)).then_some((ends, Some(row)))
         };
         let changed: Vec<(PairEnds, Option<PairRow>)> =
             all.par_iter().filter_map(differing).collect();
@@ -286,19 +322,22 @@ impl OfPairs {
     fn check_splits(&self, store: &Store) -> Result<(), DeltaError> {
         let mut counts = store.meta().pairs.unwrap_or_default();
         for (&ends, row) in &self.edits {
-            if let Some((worker, at)) = self.find(store, ends) {
-                let pairs = store.partition(worker).pairs();
-                let split = pairs.map_or(Split::None, |pairs| pairs.split[at]);
-                match split {
-                    Split::None => {}
-                    Split::Train => counts.train -= 1,
-                    Split::Val => counts.val -= 1,
-                    Split::Test => counts.test -= 1,
-                }
+            let stored = self.find(store, ends);
+            let stored = stored.and_then(|(worker, at)| Some(stored_of(store, worker)?.split[at]));
+            match stored.filter(|&split| self.plan.keeps(split)) {
+                None | Some(Split::None) => {}
+                Some(Split::Train) => counts.train -= 1,
+                Some(Split::Val) => counts.val -= 1,
+                Some(Split::Test) => counts.test -= 1,
             }
-            row.iter().for_each(|row| counts.add(row.split));
+            let split = row.as_ref().map(|row| row.split);
+            let split = split.filter(|&split| self.plan.keeps(split));
+            split.into_iter().for_each(|split| counts.add(split));
         }
         self.plan.check_counts(&counts)?;
+        if !self.plan.keeps(Split::Train) {
+            return Ok(());
+        }
         let edited = self.edits.values().flatten();
         let mut edited = edited.map(|row| (row.split, row.weight));
         let weighs = |(split, weight): (Split, f32)| split == Split::Train && weight > 0.0;
@@ -332,13 +371,16 @@ impl Numbers {
         let of_pairs = self.pairs.as_ref()?;
         let mut all = Vec::new();
         of_pairs.visit(&self.store, |(src, dst), row| {
+            if !of_pairs.plan.keeps(row.split) {
+                return;
+            }
             all.push(Pair {
                 hash: of_pairs.plan.hash(self.hash(src), self.hash(dst)),
                 src,
                 dst,
                 row: 0,
                 split: row.split,
-                time: 0,
+                time: row.time,
                 label: row.label,
                 weight: row.weight,
                 negatives: row.negatives.clone().into(),
@@ -439,7 +481,10 @@ impl Numbers {
         if self.pairs.is_none() {
             return Ok(());
         }
-        let changed = self.changed_pairs(changes, (nodes, edges))?;
+        let mut changed = self.changed_pairs(changes, (nodes, edges))?;
+        if self.of_pairs().has_times() && !changed.is_empty() {
+            self.split_by_time(&mut changed);
+        }
         // Both directions of a pair leave out the same edges.
         let either = |&(a, b): &PairEnds| (a.min(b), a.max(b));
         let both = changed.keys().map(either);
@@ -477,6 +522,10 @@ impl Numbers {
         ),
     ) -> Result<ChangedPairs, DeltaError> {
         let mut changed = ChangedPairs::new();
+        let upserted = |pair: &Pair| {
+            let (ends, row) = PairRow::of(pair);
+            (ends, Some(row))
+        };
         match &changes.pairs {
             None => {}
             Some(PairChanges::Whole(all)) => {
@@ -488,13 +537,13 @@ impl Numbers {
                 let of_edges = of_edges.map(|&(_, dst, src)| (src, dst));
                 let gone = of_edges.filter(|&ends| self.pair_split(ends).is_some());
                 changed.extend(gone.map(|ends| (ends, None)));
-                changed.extend(self.read(upserts.as_deref())?.iter().map(PairRow::of));
+                changed.extend(self.read(upserts.as_deref())?.iter().map(upserted));
             }
             Some(PairChanges::Table(table)) => {
                 self.delete_pairs(table, nodes, &mut changed)?;
                 self.empty_upserts(table, &mut changed)?;
                 let upserts = self.read(table.upserts.as_ref())?;
-                changed.extend(upserts.iter().map(PairRow::of));
+                changed.extend(upserts.iter().map(upserted));
             }
         }
         Ok(changed)
@@ -504,8 +553,57 @@ impl Numbers {
         upserts.map_or(Ok(Vec::new()), |plan| read_pairs(plan, self))
     }
 
+    /// Gives the changed pairs their splits by time, and adds the pairs whose split changes with them:
+    /// a new test pair makes the oldest one a val pair, and so on.
+    fn split_by_time(&self, changed: &mut ChangedPairs) {
+        let of_pairs = self.of_pairs();
+        let plan = &of_pairs.plan;
+        let key_of =
+            |(src, dst): PairEnds, time| time_key(time, plan.hash(self.hash(src), self.hash(dst)));
+        let stands = |ends: &PairEnds| !changed.contains_key(ends);
+        // The pairs that have not changed, with their splits.
+        let mut standing: Vec<(u128, PairEnds, Split)> = Vec::new();
+        for (_, pairs) in all_stored(&self.store) {
+            let times = pairs.time.as_ref();
+            let times = times.expect("the store keeps the times of pairs");
+            let all = (0..pairs.len()).into_par_iter();
+            let all = all.map(|at| (at, (pairs.src[at], pairs.dst[at])));
+            let left = all.filter(|(_, ends)| !of_pairs.edits.contains_key(ends) && stands(ends));
+            standing.par_extend(
+                left.map(|(at, ends)| (key_of(ends, times[at]), ends, pairs.split[at])),
+            );
+        }
+        for (&ends, row) in of_pairs.edits.iter().filter(|(ends, _)| stands(ends)) {
+            standing.extend(
+                row.iter()
+                    .map(|row| (key_of(ends, row.time), ends, row.split)),
+            );
+        }
+        let rows = changed
+            .iter()
+            .filter_map(|(&ends, row)| Some((ends, row.as_ref()?)));
+        let keys = standing.iter().map(|of| of.0);
+        let keys = keys.chain(rows.map(|(ends, row)| key_of(ends, row.time)));
+        let shares = plan.shares().expect("splits by time have shares");
+        let splits = TimeSplits::of(shares, keys.collect());
+        for (&ends, row) in changed.iter_mut() {
+            row.iter_mut()
+                .for_each(|row| row.split = splits.split(key_of(ends, row.time)));
+        }
+        for (key, ends, was_in) in standing {
+            let split = splits.split(key);
+            if split != was_in {
+                let row = of_pairs.row(&self.store, ends);
+                changed.insert(ends, row.map(|row| PairRow { split, ..row }));
+            }
+        }
+    }
+
     /// Tells whether a row of the table of pairs may be in no split, so that it is not kept.
     fn may_be_in_no_split(&self, (src, dst): PairEnds) -> bool {
+        if self.of_pairs().has_times() {
+            return false; // all pairs are kept
+        }
         let plan = &self.of_pairs().plan;
         let drawn = |shares: &SplitShares| {
             shares.draw(plan.hash(self.hash(src), self.hash(dst))) == Split::None

@@ -51,6 +51,20 @@ pub(crate) enum PairsOf {
     Edges,
     /// The edges of the first table; a hash gives their splits.
     Shares,
+    /// A table of their own, whose times give the splits.
+    TimedTable,
+    /// The edges of the first table, whose times give the splits.
+    TimedEdges,
+}
+
+impl PairsOf {
+    pub(crate) fn has_table(self) -> bool {
+        matches!(self, Self::Table | Self::TimedTable)
+    }
+
+    pub(crate) fn has_times(self) -> bool {
+        matches!(self, Self::TimedTable | Self::TimedEdges)
+    }
 }
 
 /// Types and tables; ids of odd types are strings.
@@ -245,7 +259,7 @@ impl Shape {
                     Arc::new(Float32Array::from_iter_values(weights)) as ArrayRef,
                 ),
             ];
-            columns.extend(self.split_column(of, edges));
+            columns.extend(self.column_of_splits(of, edges));
             write(&dir.join(&file), columns);
             let mut table = json!({ "path": file, "src": "src", "dst": "dst", "weight": "weight" });
             table["undirected"] = of.undirected.into();
@@ -281,7 +295,7 @@ impl Shape {
                 .iter()
                 .map(|of| path("edges", of.name))
                 .collect(),
-            pairs: matches!(self.pairs, Some((PairsOf::Table, _))).then(|| path("pairs", "").1),
+            pairs: self.has_table_of_pairs().then(|| path("pairs", "").1),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float32Array, StringArray};
 use schemas::{ChangesSpec, TablePath};
 
-use crate::case::{Draw, Edge, PairsOf, Shape, Snapshot, write};
+use crate::case::{Draw, Edge, Shape, Snapshot, write};
 
 /// Changes of one night; `None` deletes.
 #[derive(Clone, Default)]
@@ -174,12 +174,12 @@ impl NightTables {
                 dst,
                 weight: weight.unwrap_or_default(),
             });
-            columns.extend(shape.split_column(of, &edges.collect::<Vec<_>>()));
+            columns.extend(shape.column_of_splits(of, &edges.collect::<Vec<_>>()));
             let file = format!("edges-{at}.parquet");
             write(&dir.join(&file), columns);
             spec.edges.insert(of.name.to_owned(), path(&file));
         }
-        if matches!(shape.pairs, Some((PairsOf::Table, _))) {
+        if shape.has_table_of_pairs() {
             let ops = self.pairs.values().map(|split| op(split.is_some()));
             let rows = self.pairs.iter();
             let rows = rows.map(|(&ends, split)| (ends, split.unwrap_or("none")));
@@ -202,8 +202,10 @@ fn draw_pairs(
 ) -> PairRows {
     let new = shape.draw_pairs(now, 6, draw).into_iter();
     let mut pairs: PairRows = new.map(|(ends, split)| (ends, Some(split))).collect();
-    // A pair that is in no split is none.
-    let known = now.pairs.iter().filter(|(_, split)| **split != "none");
+    // A pair that a column puts in no split is none.
+    let has_times = shape.pairs.is_some_and(|(of, _)| of.has_times());
+    let known = now.pairs.iter();
+    let known = known.filter(|(_, split)| has_times || **split != "none");
     let known: Vec<(i64, i64)> = known.map(|(&ends, _)| ends).collect();
     for _ in 0..if known.is_empty() { 0 } else { draw.below(6) } {
         pairs.insert(draw.of(&known), None);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, StringArray};
+use arrow::array::{ArrayRef, Int64Array, StringArray};
 use schemas::{GraphPlan, Split};
 use serde_json::{Value, json};
 
@@ -13,14 +13,19 @@ use crate::case::{Draw, Edge, PairsOf, Shape, Snapshot, Table, write};
 const SPLITS: [&str; 4] = ["train", "val", "test", "none"];
 
 impl Shape {
-    /// Draws pairs, some of which are edges, with their splits; none if they have no table.
+    pub(crate) fn has_table_of_pairs(&self) -> bool {
+        self.pairs.is_some_and(|(of, _)| of.has_table())
+    }
+
+    /// Draws pairs, some of which are edges, with their splits, which their times follow from where
+    /// pairs have times; none if they have no table.
     pub(crate) fn draw_pairs(
         &self,
         now: &Snapshot,
         count: usize,
         draw: &mut Draw,
     ) -> Vec<((i64, i64), &'static str)> {
-        if !matches!(self.pairs, Some((PairsOf::Table, _))) {
+        if !self.has_table_of_pairs() {
             return Vec::new();
         }
         let table = &self.tables[0];
@@ -35,19 +40,27 @@ impl Shape {
         pairs.filter(|(ends, _)| !is_loop(*ends)).collect()
     }
 
-    /// Returns the column of splits of some edges, if the table has one: parallel edges have one
-    /// split, which another number of them changes.
-    pub(crate) fn split_column(
+    /// Returns the column of splits or of times of some edges, if the table has one: parallel edges
+    /// have one split, which another number of them changes, and several times.
+    pub(crate) fn column_of_splits(
         &self,
         table: &Table,
         edges: &[Edge],
     ) -> Option<(&'static str, ArrayRef)> {
-        let is_split = self.pairs.is_some_and(|(of, _)| of == PairsOf::Edges);
-        (is_split && table.name == self.tables[0].name).then(|| {
-            let splits = edges.iter().map(|edge| split_of(edge, edges));
-            let splits = StringArray::from_iter_values(splits);
-            ("split", Arc::new(splits) as ArrayRef)
-        })
+        let is_first = table.name == self.tables[0].name;
+        let (of, _) = self.pairs.filter(|_| is_first)?;
+        let column: (_, ArrayRef) = match of {
+            PairsOf::Edges => {
+                let splits = edges.iter().map(|edge| split_of(edge, edges));
+                ("split", Arc::new(StringArray::from_iter_values(splits)))
+            }
+            PairsOf::TimedEdges => {
+                let times = edges.iter().map(time_of_edge);
+                ("time", Arc::new(Int64Array::from_iter_values(times)))
+            }
+            PairsOf::Table | PairsOf::TimedTable | PairsOf::Shares => return None,
+        };
+        Some(column)
     }
 
     /// Writes the table of pairs, and adds the pairs to the tables of a job.
@@ -61,8 +74,8 @@ impl Shape {
             false => json!(true),
         };
         let mut pairs = json!({ "exclude": exclude });
-        match of {
-            PairsOf::Table => {
+        match of.has_table() {
+            true => {
                 let columns =
                     self.pair_columns(snapshot.pairs.iter().map(|(&ends, &split)| (ends, split)));
                 write(&dir.join("pairs-.parquet"), columns);
@@ -72,16 +85,15 @@ impl Shape {
                     pairs["from"] = self.types[table.from].into();
                     pairs["to"] = self.types[table.to].into();
                 }
-                pairs["split"] = "split".into();
             }
-            PairsOf::Edges => {
-                pairs["from_edges"] = relation();
-                pairs["split"] = "split".into();
-            }
-            PairsOf::Shares => {
-                pairs["from_edges"] = relation();
-                pairs["share"] = json!({ "train": 0.3, "val": 0.1, "test": 0.1 });
-            }
+            false => pairs["from_edges"] = relation(),
+        }
+        match of {
+            PairsOf::Table | PairsOf::Edges => pairs["split"] = "split".into(),
+            _ => pairs["share"] = json!({ "train": 0.3, "val": 0.1, "test": 0.1 }),
+        }
+        if of.has_times() {
+            pairs["time"] = "time".into();
         }
         input["pairs"] = pairs;
     }
@@ -92,12 +104,60 @@ impl Shape {
         pairs: impl Iterator<Item = ((i64, i64), &'static str)> + Clone,
     ) -> Vec<(&'static str, ArrayRef)> {
         let table = &self.tables[0];
-        let splits = pairs.clone().map(|(_, split)| split);
+        let last: (_, ArrayRef) = match self.pairs.is_some_and(|(of, _)| of.has_times()) {
+            false => {
+                let splits = pairs.clone().map(|(_, split)| split);
+                ("split", Arc::new(StringArray::from_iter_values(splits)))
+            }
+            true => {
+                let times = pairs.clone().map(time_of_pair);
+                ("time", Arc::new(Int64Array::from_iter_values(times)))
+            }
+        };
         vec![
             ("src", self.ids(table.from, pairs.clone().map(|of| of.0.0))),
             ("dst", self.ids(table.to, pairs.map(|of| of.0.1))),
-            ("split", Arc::new(StringArray::from_iter_values(splits))),
+            last,
         ]
+    }
+
+    /// Returns the splits of all pairs by their times: of a split and those after it, the latest
+    /// pairs, as many as the shares say.
+    fn by_time(&self, now: &Snapshot, graph: &GraphPlan) -> BTreeMap<(i64, i64), &'static str> {
+        let (plan, first) = (graph.pairs.as_ref().unwrap(), &self.tables[0]);
+        let mut times: BTreeMap<(i64, i64), i64> = BTreeMap::new();
+        let of_edges = now.edges[0].iter();
+        let of_edges = of_edges.map(|edge| ((edge.src, edge.dst), time_of_edge(edge)));
+        let of_table = now.pairs.iter();
+        let of_table = of_table.map(|(&ends, &split)| (ends, time_of_pair((ends, split))));
+        let all: Vec<((i64, i64), i64)> = match self.has_table_of_pairs() {
+            true => of_table.collect(),
+            false => of_edges.collect(),
+        };
+        for (ends, time) in all {
+            if first.from != first.to || ends.0 != ends.1 {
+                let earliest = times.entry(ends).or_insert(time);
+                *earliest = time.min(*earliest);
+            }
+        }
+        let keys: BTreeMap<(i64, i64), (i64, u64)> = times
+            .into_iter()
+            .map(|(ends, time)| {
+                let [src, dst] = [(first.from, ends.0), (first.to, ends.1)];
+                let hash = plan.hash(self.hash(src.0, src.1), self.hash(dst.0, dst.1));
+                (ends, (time, hash))
+            })
+            .collect();
+        let most = plan.shares().unwrap().latest(keys.len() as u64);
+        let splits = keys.iter().map(|(&ends, key)| {
+            let later = keys.values().filter(|other| *other >= key).count() as u64;
+            let found = most.iter().position(|&most| later <= most);
+            (
+                ends,
+                found.map_or("none", |at| ["test", "val", "train"][at]),
+            )
+        });
+        splits.collect()
     }
 
     /// Returns the tables without the edges that carry no messages; `graph` is the plan of some of
@@ -134,7 +194,8 @@ impl Shape {
         });
         let pairs: BTreeMap<(i64, i64), &str> = match of {
             PairsOf::Table => snapshot.pairs.clone(),
-            _ => of_edges.collect(),
+            PairsOf::Edges | PairsOf::Shares => of_edges.collect(),
+            PairsOf::TimedTable | PairsOf::TimedEdges => self.by_time(snapshot, graph),
         };
         let is_loop = |(src, dst): (i64, i64)| first.from == first.to && src == dst;
         let leaving = pairs.into_iter().filter(|(_, split)| leaves(split));
@@ -145,13 +206,26 @@ impl Shape {
         });
         let left_out: BTreeSet<((usize, i64), (usize, i64))> = both.collect();
         for (at, (table, all)) in self.tables.iter().zip(&mut left.edges).enumerate() {
-            if at == 0 || of == PairsOf::Table {
+            if at == 0 || of.has_table() {
                 let ends = |edge: &Edge| ((table.from, edge.src), (table.to, edge.dst));
                 all.retain(|edge| !left_out.contains(&ends(edge)));
             }
         }
         left
     }
+}
+
+/// Returns the time of a row of an edge, which differs between parallel edges.
+fn time_of_edge(edge: &Edge) -> i64 {
+    let weight = [1.0, 2.0, 3.0].into_iter().position(|of| of == edge.weight);
+    let weight = i64::try_from(weight.unwrap_or(0)).unwrap();
+    (edge.src * 5 + edge.dst * 3).rem_euclid(11) - 2 * weight
+}
+
+/// Returns the time of a pair of a table; an upsert may change it.
+fn time_of_pair(((src, dst), split): ((i64, i64), &'static str)) -> i64 {
+    let later = SPLITS.iter().position(|of| *of == split).unwrap();
+    (src * 5 + dst * 3).rem_euclid(11) + 3 * i64::try_from(later).unwrap()
 }
 
 /// Returns the split of an edge among some that have all of its parallel edges.

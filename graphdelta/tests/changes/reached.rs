@@ -282,7 +282,14 @@ fn changes_of_typed_graphs_reach_what_a_bitmap_walk_reaches() {
 #[test]
 fn changes_of_pairs_move_edges_between_those_that_carry_messages_and_others() {
     let mut seed = 200;
-    for of in [PairsOf::Table, PairsOf::Edges, PairsOf::Shares] {
+    let all = [
+        PairsOf::Table,
+        PairsOf::Edges,
+        PairsOf::Shares,
+        PairsOf::TimedTable,
+        PairsOf::TimedEdges,
+    ];
+    for of in all {
         for exclude in ["all", "batch", "none"] {
             for shape in [Shape::untyped(false), Shape::untyped(true), Shape::typed()] {
                 let pairs = Some((of, exclude));

@@ -164,6 +164,9 @@ impl PairsPlan {
         let mut found = Vec::new();
         let split = keep(plan_splits(&self.spec, ends.table()), &mut found);
         check_columns(&self.spec, ends.table(), self.negative_type, &mut found);
+        if found.is_empty() {
+            keep(self.check_times(ends.table()), &mut found);
+        }
         match split {
             Some(split) if found.is_empty() => Ok(Self {
                 ends,
@@ -172,6 +175,33 @@ impl PairsPlan {
             }),
             _ => Err(found.swap_remove(0)),
         }
+    }
+
+    /// Checks that the times of another table can be compared with those of this one.
+    fn check_times(&self, table: &Table) -> Result<()> {
+        let Some(time) = &self.spec.time else {
+            return Ok(());
+        };
+        let of_table = |of: &Table| of.data_type("time", time).map_err(under_pairs);
+        let (own, others) = (of_table(self.ends.table())?, of_table(table)?);
+        let is_comparable = match (&own, &others) {
+            (DataType::Timestamp(own, _), DataType::Timestamp(others, _)) => own == others,
+            (own, others) => {
+                let numbers = [own, others].map(|of| (of.is_integer(), of.is_floating()));
+                own == others || (numbers[0] == numbers[1] && numbers[0] != (false, false))
+            }
+        };
+        if is_comparable {
+            return Ok(());
+        }
+        Err(SchemaError::Key {
+            key: "input.pairs.time".to_owned(),
+            problem: format!(
+                "{} has the type {others}, but the times of the first tables are {own}; they cannot \
+                 be compared",
+                table.place_of(time)
+            ),
+        })
     }
 
     /// Returns the specification as written.
