@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, Int64Array, StringArray};
 use arrow::compute::concat_batches;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde_json::Value;
 
 use crate::harness::{Bench, Job, Outcome, mix};
 use crate::hosts::{Hosts, end};
@@ -55,17 +56,14 @@ fn processes_without_kept_rows_fetch_them_from_the_leader() {
     let before = bench.manifest("out/v3");
     bench.run(&job, &PROCESSES).ok();
     assert_eq!(bench.manifest("out/v3"), before);
-    // `check` finds what they keep; one process does not.
+    // `check` finds what they keep, and predicts as one process does; a version of one does not.
     let checked = bench.graphflat(&["check", "job.toml"]).ok().stdout;
     assert!(!checked.contains("version  "), "{checked}");
     world.night().write(&bench, "night-5");
     let next = version("v5", "v4", &["night-5"], "");
     bench.write(&next);
-    let next_checked = bench.graphflat(&["check", "job.toml"]).ok().stdout;
-    assert!(
-        next_checked.contains("version  run says what"),
-        "{next_checked}"
-    );
+    let predicted = predict(&bench, &next);
+    assert!(predicted.is_object());
     let outcome = bench.run(&next, &[]);
     assert_eq!(outcome.code, 2, "{outcome:?}");
     let expected = "in one process if it was, else in several; start with a run without a parent\n";
@@ -78,6 +76,52 @@ fn processes_without_kept_rows_fetch_them_from_the_leader() {
     ));
     bench.run(&other, &[]).ok();
     bench.run(&next, &PROCESSES).ok();
+    check_report(&bench, "out/v5", &predicted);
+    // What `check` writes for the workers of all processes serves those of one.
+    check_night(&bench, &mut world, 6, &PROCESSES);
+}
+
+/// Returns what `check` predicts of the version of a job.
+fn predict(bench: &Bench, job: &Job) -> Value {
+    bench.write(job);
+    let checked = bench.graphflat(&["check", "job.toml", "--json"]).ok();
+    checked.events().last().unwrap()["version"].clone()
+}
+
+/// Checks that a version has computed what was predicted.
+fn check_report(bench: &Bench, output: &str, predicted: &Value) {
+    let report = &bench.manifest(output)["report"];
+    for (key, value) in predicted.as_object().unwrap() {
+        assert_eq!(report[key], *value, "{key}");
+    }
+}
+
+/// Process 0 has the parts of the store of the others once a version has run.
+#[test]
+fn check_predicts_versions_of_several_processes() {
+    let (bench, mut world) = started();
+    world.night().write(&bench, "night-1");
+    let job = version("v1", "v0", &["night-1"], "");
+    bench.write(&job);
+    let told = bench.graphflat(&["check", "job.toml"]).ok().stdout;
+    let expected = "version  run says what the changes reach: the store is split among processes, \
+                    and process 0 has the parts of the others once a version has run\n";
+    assert!(told.ends_with(expected), "{told}");
+    bench.run(&job, &PROCESSES).ok();
+    world.night().write(&bench, "night-2");
+    let next = version("v2", "v1", &["night-2"], "");
+    let predicted = predict(&bench, &next);
+    assert_eq!(predicted["mode"], "incremental", "{predicted}");
+    // Twice: the out-edges of all workers are there now.
+    assert_eq!(predict(&bench, &next), predicted);
+    bench.run(&next, &PROCESSES).ok();
+    check_report(&bench, "out/v2", &predicted);
+    // A part that is missing is copied by the next run.
+    std::fs::remove_dir_all(bench.path("work/process-000/store/others")).unwrap();
+    world.night().write(&bench, "night-3");
+    let last = version("v3", "v2", &["night-3"], "");
+    assert!(predict(&bench, &last).is_null());
+    bench.run(&last, &PROCESSES).ok();
 }
 
 /// Writes the rows of a table to three files, `NAME-0.parquet` and so on; the third one also has

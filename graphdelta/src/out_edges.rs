@@ -1,5 +1,6 @@
 //! Out-edges that a store keeps: by source, the destinations that read it. Written once, mapped.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -177,7 +178,7 @@ impl OutEdges {
             Some(meta) if meta.store != store.meta().fingerprint => Err(DeltaError::OtherStore {
                 path: dir.to_owned(),
             }),
-            Some(meta) if meta.keep == keep => {
+            Some(meta) if meta.keep == keep && meta.has_workers(store) => {
                 verify(dir, &meta.files)?;
                 Self::open(store, keep, dir).map(Some)
             }
@@ -186,18 +187,34 @@ impl OutEdges {
     }
 
     fn open(store: &Store, keep: &[usize], dir: &Path) -> Result<Self, DeltaError> {
-        let first_worker = store.cluster().first_worker();
-        let own = first_worker..first_worker + store.cluster().num_threads();
-        let workers = own.into_par_iter();
+        let workers = own_workers(store).into_par_iter();
         let opened = workers.map(|worker| Ok(Arc::new(OwnOutEdges::open(&file(dir, worker))?)));
         // All are opened first, so that the error of the first one is returned.
         let opened: Vec<Result<_, StoreError>> = opened.collect();
         Ok(Self {
             keep: keep.to_vec(),
-            first_worker,
+            first_worker: store.cluster().first_worker(),
             of_workers: opened.into_iter().collect::<Result<_, _>>()?,
         })
     }
+}
+
+impl Meta {
+    /// Tells whether the files are there for the workers of this process: `check` writes those of
+    /// the workers of all processes.
+    fn has_workers(&self, store: &Store) -> bool {
+        let has = |worker| {
+            let name = file(Path::new(""), worker);
+            self.files.iter().any(|of| Path::new(&of.path) == name)
+        };
+        own_workers(store).all(has)
+    }
+}
+
+/// Returns the workers of this process.
+fn own_workers(store: &Store) -> Range<usize> {
+    let first_worker = store.cluster().first_worker();
+    first_worker..first_worker + store.cluster().num_threads()
 }
 
 impl OutEdges {

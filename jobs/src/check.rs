@@ -54,10 +54,7 @@ pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
         schemas::known::remember(&job.work_dir.join(CHECKSUMS));
     }
     let (survey, pairs, prediction) = look(&job).with_context(context)?;
-    let versions = match is_split {
-        true => version::Predicted::of_split_store(&job),
-        false => version::predict(&job).with_context(context)?,
-    };
+    let versions = version::predict(&job, is_split).with_context(context)?;
     if args.json {
         let mut found = to_json(&job, (&survey, pairs.as_ref()), prediction.as_ref());
         versions.add_to(&mut found);

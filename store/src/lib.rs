@@ -122,4 +122,4 @@ pub use sigbus::CutMaps;
 pub use store::{Hub, Store};
 pub use sum::exact_sum;
 pub use walks::Visit;
-pub use whole::open_whole;
+pub use whole::{open_copies, open_whole};

@@ -88,7 +88,7 @@ fn find(cluster: &Cluster, plan: &StorePlan, wanted: &str) -> Option<Store> {
 
 /// Returns the plan; negative weights are errors in it if in-edges are drawn by weight. Walks need
 /// the list of all in-edges.
-fn completed(plan: &StorePlan) -> StorePlan {
+pub(crate) fn completed(plan: &StorePlan) -> StorePlan {
     let mut checked = plan.clone();
     checked.redraw |= plan
         .graph
@@ -193,9 +193,13 @@ fn fitting(plan: &StorePlan, wanted: &str) -> Option<StoreMeta> {
             return None;
         }
     };
+    (meta.fingerprint == wanted && is_enough(&meta, plan)).then_some(meta)
+}
+
+/// Tells whether a store keeps all that a plan needs.
+pub(crate) fn is_enough(meta: &StoreMeta, plan: &StorePlan) -> bool {
     let keeps_enough = meta.keep.is_enough(&plan.keep);
     let draws_enough = meta.redraw || !plan.redraw;
     let keeps_pairs = meta.keeps_left_out || !plan.keeps_left_out();
-    let is_enough = keeps_enough && draws_enough && keeps_pairs;
-    (meta.fingerprint == wanted && is_enough).then_some(meta)
+    keeps_enough && draws_enough && keeps_pairs
 }

@@ -7,6 +7,7 @@ use cluster::Cluster;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use schemas::{GraphColumns, TypedColumns};
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 use std::sync::Arc;
 
 /// A node with more in-edges than the threshold.
@@ -47,8 +48,18 @@ impl Store {
         plan: &StorePlan,
         meta: StoreMeta,
     ) -> Result<Self, StoreError> {
+        Self::open_in(cluster, plan, meta, |_| &plan.dir)
+    }
+
+    /// Opens the partitions of the workers of this process; `dir_of` returns the directory of one.
+    pub(crate) fn open_in<'a>(
+        cluster: &Cluster,
+        plan: &StorePlan,
+        meta: StoreMeta,
+        dir_of: impl Fn(usize) -> &'a Path + Sync,
+    ) -> Result<Self, StoreError> {
         let placement = Placement::new(&meta.num_nodes_by_type(), meta.workers);
-        let open = |worker| Partition::open(&plan.dir, worker, &placement, &meta);
+        let open = |worker| Partition::open(dir_of(worker), worker, &placement, &meta);
         let opened = own_workers(cluster).into_par_iter().map(open);
         // All are opened first, so that the error of the first one is returned.
         let opened: Vec<Result<Partition, StoreError>> = opened.collect();

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use cluster::{copy_files, gather_processes};
+use cluster::{Cluster, copy_files, gather_processes};
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use schemas::dataset::DirLock;
 
-use crate::meta::verify;
+use crate::meta::{StoreFiles, verify};
+use crate::open::{completed, is_enough};
 use crate::partition::Partition;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, StoreMeta, StorePlan, input_fingerprint};
 
 /// Name of the directory of other processes' partitions, in that of a store.
 const OTHERS: &str = "others";
@@ -56,6 +57,44 @@ pub fn open_whole(store: &Store, dir: &Path) -> Result<Store, StoreError> {
     // All are opened first, so that the error of the first one is returned.
     let opened: Vec<Result<Partition, StoreError>> = opened.collect();
     Ok(store.with_all(opened.into_iter().collect::<Result<_, _>>()?))
+}
+
+/// Opens the store of one of several processes in one process, with the copies of the other
+/// partitions that [`open_whole`] has left beside it; the workers of all processes are its threads.
+/// None if it does not fit the plan, or a partition is missing. `plan.workers` does not count.
+///
+/// # Errors
+///
+/// If the input cannot be read, or another run uses the directory.
+pub fn open_copies(plan: &StorePlan) -> Result<Option<Store>, StoreError> {
+    let plan = &completed(plan);
+    let Some(meta) = StoreMeta::read(&plan.dir)? else {
+        return Ok(None);
+    };
+    let own = (&meta.input, meta.seed, meta.sampling, meta.samples);
+    let input = input_fingerprint(&plan.graph)?;
+    let is_same = own == (&input, plan.seed, plan.sampling, plan.samples);
+    if !is_same || !is_enough(&meta, plan) {
+        return Ok(None);
+    }
+    let _lock = DirLock::take(&plan.dir)?;
+    let others = plan.dir.join(OTHERS);
+    let is_in = |dir: &Path, worker| {
+        let files = StoreFiles {
+            dir,
+            is_typed: meta.graph.is_typed(),
+        };
+        files.nodes(0, worker).exists()
+    };
+    let dirs = (0..meta.workers).map(|worker| {
+        let mut dirs = [&*plan.dir, &*others].into_iter();
+        dirs.find(|dir| is_in(dir, worker))
+    });
+    let Some(dirs) = dirs.collect::<Option<Vec<&Path>>>() else {
+        return Ok(None);
+    };
+    let all = Cluster::of_threads(meta.workers);
+    Store::open_in(&all, plan, meta, |worker| dirs[worker]).map(Some)
 }
 
 /// Removes the partitions of other processes.

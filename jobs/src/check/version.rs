@@ -21,35 +21,47 @@ pub(super) struct Predicted {
     embeddings: Option<Decision>,
     /// Whether the job trains the model of its embeddings.
     is_trained: bool,
-    /// Whether the store is split among processes, so that `run` alone predicts versions.
-    is_split: bool,
+    /// Why `run` alone predicts a version.
+    unknown: Option<&'static str>,
 }
 
-/// Predicts the versions that a job writes.
-pub(super) fn predict(job: &Job) -> Result<Predicted, JobError> {
+/// Predicts the versions that a job writes. `is_split`: whether its store is that of process 0 of
+/// several.
+pub(super) fn predict(job: &Job, is_split: bool) -> Result<Predicted, JobError> {
+    let writes_features = job.flatten_version().is_some() && !is_done(job, Stage::Flatten);
+    let writes_rows = job.version().is_some() && !is_done(job, Stage::Infer);
     let features = match (job.flatten_version(), &job.flatten) {
         // It is skipped, even if its parent is gone.
-        (Some(_), Some(_)) if is_done(job, Stage::Flatten) => None,
-        (Some(version), Some(plan)) => on_store(job, Stage::Flatten, |store| {
+        _ if !writes_features => None,
+        (Some(version), Some(plan)) => on_store(job, Stage::Flatten, is_split, |store| {
             let of_version = (&*job.work_dir, version);
             Ok(predict_flatten_version(plan, store, of_version)?)
         })?,
         _ => None,
     };
     let embeddings = match (job.version(), &job.infer) {
-        (Some(_), Some(_)) if is_done(job, Stage::Infer) => None,
+        _ if !writes_rows => None,
         (Some(version), Some(plan)) if job.brings_model() => {
-            on_store(job, Stage::Infer, |store| {
+            on_store(job, Stage::Infer, is_split, |store| {
                 Ok(predict_version(plan, store, version)?)
             })?
         }
         _ => None,
     };
+    let is_trained = writes_rows && !job.brings_model();
+    let is_known = (features.is_some() || !writes_features)
+        && (embeddings.is_some() || is_trained || !writes_rows);
     Ok(Predicted {
         features,
         embeddings,
-        is_trained: job.version().is_some() && job.infer.is_some() && !job.brings_model(),
-        is_split: false,
+        is_trained,
+        unknown: (!is_known).then_some(match is_split {
+            true => {
+                "the store is split among processes, and process 0 has the parts of the others once \
+                 a version has run"
+            }
+            false => "it builds the store first",
+        }),
     })
 }
 
@@ -57,6 +69,7 @@ pub(super) fn predict(job: &Job) -> Result<Predicted, JobError> {
 fn on_store<T: Send>(
     job: &Job,
     stage: Stage,
+    is_split: bool,
     predict: impl FnOnce(&Store) -> Result<T, JobError> + Send,
 ) -> Result<Option<T>, JobError> {
     let Some(of_store) = needed_store(job, stage)? else {
@@ -64,7 +77,7 @@ fn on_store<T: Send>(
     };
     // A store of other workers would be built again.
     let found = StoreMeta::read(&of_store.dir)?;
-    if found.is_none_or(|found| found.workers != of_store.workers) {
+    if found.is_none_or(|found| !is_split && found.workers != of_store.workers) {
         return Ok(None);
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(job.workers);
@@ -72,24 +85,15 @@ fn on_store<T: Send>(
     let pool = pool.map_err(|error| JobError::from(schemas::threads::refused(error)))?;
     pool.install(|| {
         let quiet: Progress = Arc::new(|_| {});
-        let store = store::open_or_build(&of_store, &quiet)?;
-        predict(&store).map(Some)
+        let store = match is_split {
+            true => store::open_copies(&of_store)?,
+            false => Some(store::open_or_build(&of_store, &quiet)?),
+        };
+        store.map(|store| predict(&store)).transpose()
     })
 }
 
 impl Predicted {
-    /// Predicts nothing, since the store is split among processes.
-    pub(super) fn of_split_store(job: &Job) -> Self {
-        let has_features = job.flatten_version().is_some() && !is_done(job, Stage::Flatten);
-        let has_rows = job.version().is_some() && !is_done(job, Stage::Infer);
-        Self {
-            features: None,
-            embeddings: None,
-            is_trained: false,
-            is_split: has_features || has_rows,
-        }
-    }
-
     /// Returns the lines that describe the versions.
     pub(super) fn lines(&self) -> Vec<String> {
         let features = self.features.iter().flat_map(|of| {
@@ -103,12 +107,10 @@ impl Predicted {
         let trained = self.is_trained.then(|| {
             "version  full: all rows are computed, because the job trains the model".to_owned()
         });
-        let split = self.is_split.then(|| {
-            "version  run says what the changes reach: the store is split among processes"
-                .to_owned()
-        });
+        let unknown = self.unknown.iter();
+        let unknown = unknown.map(|why| format!("version  run says what the changes reach: {why}"));
         let lines = features.chain(embeddings).chain(trained);
-        lines.chain(split).collect()
+        lines.chain(unknown).collect()
     }
 
     /// Adds the versions to a report.
