@@ -475,6 +475,33 @@ fn versions_of_sage_are_full_runs() {
     check_chain("sage", "", DIRECTED);
 }
 
+/// The first run also flattens, so that its store ranks in-edges by weight; the versions only infer.
+#[test]
+fn versions_of_all_in_edges_continue_a_store_of_another_sampling() {
+    let (bench, mut world) = (Bench::empty(), World::new());
+    world.weighted = true;
+    world.write(&bench, "start");
+    let infer = "sampling = \"none\"\n";
+    let flatten = "hops = 2\nfanouts = [4, 3]\nsampling = \"weighted\"\n";
+    let weighted = |job: Job| job.with(WEIGHTED[0], WEIGHTED[1]);
+    let start = first("sage", infer).with("hops = 2\nfanouts = [4, 3]\n", flatten);
+    bench.run(&weighted(start), &[]).ok();
+    for at in 1..=3 {
+        let (night, tables) = (format!("night-{at}"), format!("tables-{at}"));
+        world.night().write(&bench, &night);
+        world.write(&bench, &tables);
+        let (own, parent) = (format!("v{at}"), format!("v{}", at - 1));
+        bench
+            .run(&weighted(version(&own, &parent, &[&night], infer)), &[])
+            .ok();
+        let expected = full(&bench, &tables, infer, |job| {
+            let stages = format!("[flatten]\noutput = \"out/f-{tables}\"\n{flatten}\n[infer]\n");
+            weighted(job.with("[infer]\n", &stages))
+        });
+        assert!(rows(&bench, &format!("out/{own}")) == expected, "{own}");
+    }
+}
+
 /// Workers of a chain that runs in several processes.
 pub(crate) const PROCESSES: [&str; 4] = ["--processes", "2", "--workers", "2"];
 

@@ -8,7 +8,7 @@ use graphflat::FlattenPlan;
 use graphinfer::{InferPlan, InferSampling, Method};
 use schemas::progress::Progress;
 use schemas::{HopFanouts, Sampling, keep_at_hop, read_manifest};
-use store::{HUB_THRESHOLD, Store, StorePlan};
+use store::{HUB_THRESHOLD, Store, StoreMeta, StorePlan};
 
 use crate::cli::Stage;
 use crate::error::JobError;
@@ -257,6 +257,11 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
     let hub_threshold = job
         .sample()
         .map_or(HUB_THRESHOLD, |sample| sample.hub_threshold());
+    let dir = job.work_dir.join(name);
+    let (sampling, seed) = match need.sampling {
+        Some(sampling) => (sampling, need.seed),
+        None => drawn_before(job, &dir).unwrap_or((Sampling::Uniform, need.seed)),
+    };
     let by_weight = matches!(need.sampling, Some(Sampling::Weighted | Sampling::Top));
     let relations = job.graph.relations.iter();
     // All nodes of a graph are read.
@@ -272,8 +277,8 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
     Ok(StorePlan {
         graph: Arc::clone(&job.graph),
         target_type: job.target_type,
-        seed: need.seed,
-        sampling: need.sampling.unwrap_or(Sampling::Uniform),
+        seed,
+        sampling,
         keep: need.keep,
         samples: need.samples,
         redraw: need.redraw || job.versions.are_kept,
@@ -282,9 +287,18 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
         workers: job.workers,
         memory_budget: usize::try_from(job.memory_budget.as_u64()).unwrap_or(usize::MAX),
         page_cache: page_cache()?,
-        dir: job.work_dir.join(name),
+        dir,
         fresh: job.is_fresh(stage),
     })
+}
+
+/// Returns sampling and seed of a store that a version continues: those of the first run count, even
+/// if no stage of this job draws a sample. None if the job has no version, or the store cannot be
+/// read, so that it is built again.
+fn drawn_before(job: &Job, dir: &Path) -> Option<(Sampling, u64)> {
+    job.parents().next()?;
+    let found = StoreMeta::read(dir).ok()??;
+    Some((found.sampling, found.seed))
 }
 
 /// Returns the plan of a stage's store; none if the stage needs no store.
