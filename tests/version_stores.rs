@@ -230,15 +230,17 @@ fn check_chain(store: &Store) {
     );
 }
 
-/// Checks that versions of graph features on a store are full runs, and that a finished one is not
-/// repeated.
-fn check_features(store: &Store) {
+/// Checks that versions of graph features on a store are full runs, also after `kills` runs of each
+/// were killed, and that a finished one is not repeated.
+fn check_features(store: &Store, kills: usize) {
     let (bench, mut world) = (Bench::empty(), world_of_targets());
     world.write(&bench, "start");
     put(store, &bench, "start");
     let start = features::<World>("work", "start", "v0", "");
     let start = start.with("[flatten]\n", "[incremental]\n\n[flatten]\n");
+    let started = Instant::now();
     store.run(&bench, &on_store(store, &start), &[]).ok();
+    let mut longest = started.elapsed();
     for at in 1..=NIGHTS {
         let (own, parent) = (format!("v{at}"), format!("v{}", at - 1));
         let (night, tables) = (format!("night-{at}"), format!("tables-{at}"));
@@ -247,6 +249,19 @@ fn check_features(store: &Store) {
         let list = World::list("changes", &night);
         let job = features_version::<World>(&own, &parent, &list, "");
         let job = on_store(store, &job);
+        bench.write(&job);
+        let (mut killed, mut draw) = (0, 100 * at as u64);
+        while killed < kills {
+            draw += 1;
+            assert!(draw % 100 < 99, "no kill came while a version was written");
+            let has_ended = kill_run((store, &bench), longest, draw);
+            killed += usize::from(!has_ended);
+            longest = longest.mul_f64(if has_ended { 0.9 } else { 1.02 });
+            check_readable(store, &bench, &own, &parent);
+            if has_ended {
+                store.remove(&format!("out/{own}"));
+            }
+        }
         store.run(&bench, &job, &[]).ok();
         let own = format!("out/{own}");
         assert_tidy(store, &own);
@@ -269,6 +284,15 @@ fn check_features(store: &Store) {
             "{at}"
         );
     }
+}
+
+/// Checks that the parent of a killed version can be read, and the version itself if it is finished.
+fn check_readable(store: &Store, bench: &Bench, own: &str, parent: &str) {
+    let read = |output: &str| inspect(bench, store, &format!("{}/out/{output}", store.url));
+    read(parent).ok();
+    let outcome = read(own);
+    let is_unfinished = outcome.stderr.contains("holds no finished output");
+    assert!(outcome.code == 0 || is_unfinished, "{outcome:?}");
 }
 
 /// Checks that kills of runs of a chain leave whole versions: a reader polls all the time.
@@ -295,7 +319,7 @@ fn check_kills(store: &Store, kills: usize) {
                 let reader = scope.spawn(move || chain.poll(night, polls, ends));
                 for _ in 0..2 {
                     draw += 1;
-                    let has_ended = kill_run(chain, longest, draw);
+                    let has_ended = kill_run((chain.store, &chain.bench), longest, draw);
                     killed += usize::from(!has_ended);
                     // The load of the machine changes after the first run was timed.
                     longest = longest.mul_f64(if has_ended { 0.9 } else { 1.02 });
@@ -318,8 +342,8 @@ fn check_kills(store: &Store, kills: usize) {
 }
 
 /// Starts a run and kills it at a drawn moment; tells whether it had ended before.
-fn kill_run(chain: &Chain<'_>, longest: Duration, draw: u64) -> bool {
-    let mut child = chain.store.command(&chain.bench, &[]).spawn().unwrap();
+fn kill_run((store, bench): (&Store, &Bench), longest: Duration, draw: u64) -> bool {
+    let mut child = store.command(bench, &[]).spawn().unwrap();
     std::thread::sleep(longest.mul_f64((mix(37, draw) % 1000) as f64 / 1000.0));
     let has_ended = child.try_wait().unwrap().is_some();
     child.kill().unwrap(); // SIGKILL: no handler runs
@@ -344,20 +368,20 @@ fn versions_on_hdfs_are_full_runs() {
 
 #[test]
 fn versions_of_features_on_s3_in_process_are_full_runs() {
-    check_features(&Store::s3_in_process("feature-versions"));
+    let kills = if slow() { 4 } else { 1 };
+    check_features(&Store::s3_in_process("feature-versions"), kills);
 }
 
 #[test]
 fn versions_of_features_on_an_s3_server_are_full_runs() {
     let store = Store::s3_server("feature-versions");
-    store.iter().for_each(check_features);
+    store.iter().for_each(|store| check_features(store, 4));
 }
 
 #[test]
 fn versions_of_features_on_hdfs_are_full_runs() {
-    Store::hdfs("feature-versions")
-        .iter()
-        .for_each(check_features);
+    let store = Store::hdfs("feature-versions");
+    store.iter().for_each(|store| check_features(store, 2));
 }
 
 #[test]
