@@ -523,12 +523,7 @@ impl<'a> Columns<'a> {
     }
 
     fn split(&self, row: usize) -> Option<Split> {
-        Some(match self.number("split", row)? {
-            1 => Split::Train,
-            2 => Split::Val,
-            3 => Split::Test,
-            _ => Split::None,
-        })
+        Split::of_number(self.number("split", row)?)
     }
 
     fn edit(&self, row: usize) -> Option<((usize, NodeIdx), NodeIdx, Vec<NewEdge>)> {

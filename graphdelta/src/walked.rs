@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 use schemas::{NodeIdx, PairsPlan, WalksSpec};
-use store::Visit;
+use store::{Visit, next_node};
 
 use crate::Overlay;
 use crate::in_edges::Draws;
@@ -83,18 +83,9 @@ impl<'a> Walked<'a> {
     }
 
     /// Returns the src of one of a node's in-edges of all relations; all are equally likely.
-    fn source(&self, node: NodeIdx, (key, step): (u64, u32)) -> Option<NodeIdx> {
-        let relations = || self.relations[self.numbers.type_of(node)].iter();
-        let num_edges = relations().map(|&of| self.sources(of, node).len()).sum();
-        let mut at = WalksSpec::step(key, step, num_edges);
-        for &relation in relations() {
-            let sources = self.sources(relation, node);
-            if let Some(&src) = sources.get(at) {
-                return Some(src);
-            }
-            at -= sources.len();
-        }
-        None
+    fn source(&self, node: NodeIdx, walk: (u64, u32)) -> Option<NodeIdx> {
+        let relations = self.relations[self.numbers.type_of(node)].iter();
+        next_node(relations.map(|&of| self.sources(of, node)), walk)
     }
 
     /// Returns the sources of a node's in-edges of a relation, in the order of ids.

@@ -583,15 +583,7 @@ impl<'a> Prepared<'a> {
                 continue;
             };
             let part = &mut kept[row.output].parts[row.part];
-            if let Some(counts) = &mut part.targets {
-                let count = match split {
-                    Split::None => &mut counts.none,
-                    Split::Train => &mut counts.train,
-                    Split::Val => &mut counts.val,
-                    Split::Test => &mut counts.test,
-                };
-                *count = count.saturating_sub(1);
-            }
+            part.targets.iter_mut().for_each(|of| of.remove(split));
         }
     }
 

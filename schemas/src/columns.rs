@@ -35,6 +35,14 @@ pub enum Split {
     Test,
 }
 
+impl Split {
+    /// Returns the split that is written as a number; none if no split is.
+    pub fn of_number(number: u32) -> Option<Self> {
+        let all = [Self::None, Self::Train, Self::Val, Self::Test];
+        all.into_iter().find(|split| *split as u32 == number)
+    }
+}
+
 /// Shape of the features of a graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

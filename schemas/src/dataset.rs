@@ -165,11 +165,21 @@ impl Manifest {
 impl SplitCounts {
     /// Counts a target.
     pub fn add(&mut self, split: Split) {
+        *self.of(split) += 1;
+    }
+
+    /// Takes a target away that was counted.
+    pub fn remove(&mut self, split: Split) {
+        let count = self.of(split);
+        *count = count.saturating_sub(1);
+    }
+
+    fn of(&mut self, split: Split) -> &mut u64 {
         match split {
-            Split::None => self.none += 1,
-            Split::Train => self.train += 1,
-            Split::Val => self.val += 1,
-            Split::Test => self.test += 1,
+            Split::None => &mut self.none,
+            Split::Train => &mut self.train,
+            Split::Val => &mut self.val,
+            Split::Test => &mut self.test,
         }
     }
 

@@ -121,5 +121,5 @@ pub use plan::{HUB_THRESHOLD, StorePlan};
 pub use sigbus::CutMaps;
 pub use store::{Hub, Store};
 pub use sum::exact_sum;
-pub use walks::Visit;
+pub use walks::{Visit, next_node};
 pub use whole::{open_copies, open_whole};

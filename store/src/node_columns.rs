@@ -113,12 +113,7 @@ impl NodeColumns {
     }
 
     pub(crate) fn split(&self, i: usize) -> Split {
-        match self.split[i] {
-            1 => Split::Train,
-            2 => Split::Val,
-            3 => Split::Test,
-            _ => Split::None,
-        }
+        Split::of_number(self.split[i].into()).unwrap_or_default()
     }
 
     /// Returns the dense features of node `i`; nothing where features are not dense.

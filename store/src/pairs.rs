@@ -689,13 +689,9 @@ impl Pairs {
             Some(array) => Some(column::<Int64Type>(array)?.to_vec()),
         };
         let split = column::<UInt8Type>(batch.column_by_name("split")?)?;
-        let split = split.iter().map(|&split| match split {
-            0 if time.is_some() => Some(Split::None),
-            1 => Some(Split::Train),
-            2 => Some(Split::Val),
-            3 => Some(Split::Test),
-            _ => None,
-        });
+        let is_listed = |of: &Split| time.is_some() || *of != Split::None;
+        let split = split.iter();
+        let split = split.map(|&split| Split::of_number(split.into()).filter(is_listed));
         let floats = |name| {
             let array = batch.column_by_name(name);
             array.map(|array| Some(column::<Float32Type>(array)?.to_vec()))

@@ -116,19 +116,11 @@ impl WalkedGraph<'_> {
     }
 
     /// Returns the src of one of a node's in-edges of all relations; all are equally likely.
-    fn source(&self, node: NodeIdx, (key, step): (u64, u32)) -> Option<NodeIdx> {
+    fn source(&self, node: NodeIdx, walk: (u64, u32)) -> Option<NodeIdx> {
         let local = self.placement.local(node);
-        let relations = || self.relations[self.partition.type_of(local)].iter();
-        let in_edges = |&relation: &usize| self.partition.unranked(relation, local).src;
-        let num_edges = relations().map(|of| in_edges(of).len()).sum();
-        let mut at = WalksSpec::step(key, step, num_edges);
-        for sources in relations().map(in_edges) {
-            if let Some(&src) = sources.get(at) {
-                return Some(src);
-            }
-            at -= sources.len();
-        }
-        None
+        let relations = self.relations[self.partition.type_of(local)].iter();
+        let sources = relations.map(|&of| self.partition.unranked(of, local).src);
+        next_node(sources, walk)
     }
 
     /// Returns the pair of a walker that has moved; none if it is at its start, or at a node of a
@@ -146,6 +138,24 @@ impl WalkedGraph<'_> {
             }
         })
     }
+}
+
+/// Returns the node that a walk goes to: the src of one of a node's in-edges, all of which are equally
+/// likely; none if there are none. `sources` has those of each relation that leads to the node, in
+/// the order of ids, and `key` and `step` are those of [`WalksSpec::step`].
+pub fn next_node<'a>(
+    sources: impl Iterator<Item = &'a [NodeIdx]> + Clone,
+    (key, step): (u64, u32),
+) -> Option<NodeIdx> {
+    let num_edges = sources.clone().map(<[NodeIdx]>::len).sum();
+    let mut at = WalksSpec::step(key, step, num_edges);
+    for of_relation in sources {
+        if let Some(&src) = of_relation.get(at) {
+            return Some(src);
+        }
+        at -= of_relation.len();
+    }
+    None
 }
 
 /// Sends lists to their workers; returns what this worker received.

@@ -324,15 +324,13 @@ impl OfPairs {
         for (&ends, row) in &self.edits {
             let stored = self.find(store, ends);
             let stored = stored.and_then(|(worker, at)| Some(stored_of(store, worker)?.split[at]));
-            match stored.filter(|&split| self.plan.keeps(split)) {
-                None | Some(Split::None) => {}
-                Some(Split::Train) => counts.train -= 1,
-                Some(Split::Val) => counts.val -= 1,
-                Some(Split::Test) => counts.test -= 1,
-            }
-            let split = row.as_ref().map(|row| row.split);
-            let split = split.filter(|&split| self.plan.keeps(split));
-            split.into_iter().for_each(|split| counts.add(split));
+            let keeps = |split: &Split| self.plan.keeps(*split);
+            stored
+                .filter(keeps)
+                .into_iter()
+                .for_each(|of| counts.remove(of));
+            let new = row.as_ref().map(|row| row.split);
+            new.filter(keeps).into_iter().for_each(|of| counts.add(of));
         }
         self.plan.check_counts(&counts)?;
         if !self.plan.keeps(Split::Train) {
