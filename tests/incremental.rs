@@ -475,7 +475,7 @@ fn versions_of_sage_are_full_runs() {
     check_chain("sage", "", DIRECTED);
 }
 
-/// The first run also flattens, so that its store ranks in-edges by weight; the versions only infer.
+/// The first run also flattens, so its store ranks in-edges by weight; the versions only infer.
 #[test]
 fn versions_of_all_in_edges_continue_a_store_of_another_sampling() {
     let (bench, mut world) = (Bench::empty(), World::new());

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
+use arrow::array::{ArrayRef, Date32Array, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Int64Type;
 use schemas::{GraphFeatureDataset, GraphShard};
 
@@ -536,7 +536,7 @@ fn versions_with_splits_by_time_are_full_runs() {
     check_chain(Graph::Typed(TypedWorld::new()), false, typed);
 }
 
-/// Times of another type cannot be put in one order.
+/// Integers may follow floats; dates cannot be put in one order with them.
 #[test]
 fn times_of_changes_are_those_of_the_first_tables() {
     let bench = Bench::empty();
@@ -544,7 +544,8 @@ fn times_of_changes_are_those_of_the_first_tables() {
     world.night(&bench, "unused", "start");
     let share = "share = { train = 0.4, val = 0.2, test = 0.2 }\ntime = \"weight\"";
     let keys = TABLE.replace("split = \"split\"", share);
-    let start = world.head("work", "start", &keys.replace("weight = \"weight\"\n", ""));
+    let keys = keys.replace("weight = \"weight\"\n", "");
+    let start = world.head("work", "start", &keys);
     let train = PLAIN
         .train("model")
         .replace("softmax", "binary_cross_entropy");
@@ -553,28 +554,50 @@ fn times_of_changes_are_those_of_the_first_tables() {
         + &train
         + "[infer]\noutput = \"out/v0\"\n\n[incremental]\n";
     bench.run(&Job(first), &[]).ok();
-    world.night(&bench, "night", "tables");
+    let pairs = world.pairs.iter().flatten();
+    let pairs: Vec<_> = pairs.map(|(&ends, &pair)| (ends, Some(pair))).collect();
+    let times = || pairs.iter().map(|(ends, _)| ends.0);
+    let as_float = times().map(|time| time as f32);
+    let days = times().map(|time| i32::try_from(time).unwrap());
+    let floats: ArrayRef = Arc::new(Float32Array::from_iter_values(as_float));
+    let integers: ArrayRef = Arc::new(Int64Array::from_iter_values(times()));
+    let dates: ArrayRef = Arc::new(Date32Array::from_iter_values(days));
+    let write = |dir: &str, has_op, column: &ArrayRef| {
+        let mut table = columns(&pairs, has_op);
+        let time = table.iter_mut().find(|(name, _)| *name == "weight");
+        time.unwrap().1 = Arc::clone(column);
+        std::fs::create_dir_all(bench.path(dir)).unwrap();
+        bench.write_table(&format!("{dir}/pairs.parquet"), table);
+    };
+    let infer =
+        |output: &str| format!("[infer]\noutput = \"out/{output}\"\nmodel = \"out/model\"\n\n");
+    let parent = "[incremental]\nparent = \"out/v0\"\n";
     for (list, dir) in [("changes", "night"), ("snapshot", "tables")] {
-        let path = format!("{dir}/pairs.parquet");
-        let pairs = world.pairs.iter().flatten();
-        let pairs: Vec<_> = pairs.map(|(&ends, &pair)| (ends, Some(pair))).collect();
-        let mut wrong = columns(&pairs, list == "changes");
-        let weight = wrong.iter_mut().find(|(name, _)| *name == "weight");
-        let times = pairs.iter().map(|(ends, _)| ends.0);
-        weight.unwrap().1 = Arc::new(Int64Array::from_iter_values(times));
-        bench.write_table(&path, wrong);
-        let version = start.clone()
-            + &world.tables(list, dir)
-            + "[infer]\noutput = \"out/v1\"\nmodel = \"out/model\"\n\n\
-               [incremental]\nparent = \"out/v0\"\n";
-        let outcome = bench.run(&Job(version), &[]);
+        let has_op = list == "changes";
+        write(dir, has_op, &dates);
+        // Only the pairs change.
+        let whole = "nodes = \"start/nodes.parquet\"\nedges = \"start/edges.parquet\"\n";
+        let others = if has_op { "" } else { whole };
+        let tables = format!("[input.{list}]\n{others}pairs = \"{dir}/pairs.parquet\"\n\n");
+        let start = start.clone() + &tables;
+        let outcome = bench.run(&Job(start.clone() + &infer(list) + parent), &[]);
         assert_eq!(outcome.code, 2, "{outcome:?}");
         let expected = format!(
-            "`input.{list}.pairs`: column `weight` of {path} has the type Int64, but the times of the \
-             first tables are Float32; they cannot be compared"
+            "`input.{list}.pairs`: column `weight` of {dir}/pairs.parquet has the type Date32, but \
+             the times of the first tables are Float32; they cannot be compared"
         );
         assert!(outcome.stderr.contains(&expected), "{}", outcome.stderr);
-        assert!(!bench.path("out/v1").exists());
+        assert!(!bench.path(&format!("out/{list}")).exists());
+        write(dir, has_op, &integers);
+        bench.run(&Job(start + &infer(list) + parent), &[]).ok();
+    }
+    write("tables", false, &floats);
+    let of_day = world.head("work-full", "start", &keys);
+    let full = of_day.replace("start/pairs.parquet", "tables/pairs.parquet") + &infer("full");
+    bench.run(&Job(full), &[]).ok();
+    let expected = rows(&bench, "out/full");
+    for list in ["changes", "snapshot"] {
+        assert!(rows(&bench, &format!("out/{list}")) == expected, "{list}");
     }
 }
 

@@ -104,8 +104,8 @@ fn check_predicts_versions_of_several_processes() {
     let job = version("v1", "v0", &["night-1"], "");
     bench.write(&job);
     let told = bench.graphflat(&["check", "job.toml"]).ok().stdout;
-    let expected = "version  run says what the changes reach: the store is split among processes, \
-                    and process 0 has the parts of the others once a version has run\n";
+    let expected = "version  run says what the changes reach: process 0 has no copies of the other \
+                    processes' stores that fit the job; a version makes them\n";
     assert!(told.ends_with(expected), "{told}");
     bench.run(&job, &PROCESSES).ok();
     world.night().write(&bench, "night-2");
@@ -116,10 +116,15 @@ fn check_predicts_versions_of_several_processes() {
     assert_eq!(predict(&bench, &next), predicted);
     bench.run(&next, &PROCESSES).ok();
     check_report(&bench, "out/v2", &predicted);
-    // A part that is missing is copied by the next run.
-    std::fs::remove_dir_all(bench.path("work/process-000/store/others")).unwrap();
+    // A part that is cut or missing is copied by the next run.
     world.night().write(&bench, "night-3");
     let last = version("v3", "v2", &["night-3"], "");
+    let others = bench.path("work/process-000/store/others");
+    let nodes = others.join("nodes-002.arrow");
+    let whole = std::fs::read(&nodes).unwrap();
+    std::fs::write(&nodes, &whole[..whole.len() / 2]).unwrap();
+    assert!(predict(&bench, &last).is_null());
+    std::fs::remove_dir_all(&others).unwrap();
     assert!(predict(&bench, &last).is_null());
     bench.run(&last, &PROCESSES).ok();
 }

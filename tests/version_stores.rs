@@ -286,7 +286,7 @@ fn check_features(store: &Store, kills: usize) {
     }
 }
 
-/// Checks that the parent of a killed version can be read, and the version itself if it is finished.
+/// Checks that the parent of a killed version can be read, and itself if it is finished.
 fn check_readable(store: &Store, bench: &Bench, own: &str, parent: &str) {
     let read = |output: &str| inspect(bench, store, &format!("{}/out/{output}", store.url));
     read(parent).ok();

@@ -14,7 +14,7 @@ use schemas::{
     RowPlace, Split,
 };
 use serde::{Deserialize, Serialize};
-use store::{Placement, Store};
+use store::{Partition, Placement, Store};
 
 use crate::DeltaError;
 use crate::Overlay;
@@ -605,18 +605,24 @@ pub fn check_graph(graph: &GraphPlan) -> Result<(), DeltaError> {
     Err(DeltaError::Unsupported(problem.to_owned()))
 }
 
-/// Checks that changes can be applied to a graph and its store.
+/// Checks that changes can be applied to a graph and its store; reads the times of pairs.
 fn check(store: &Store, graph: &GraphPlan) -> Result<(), DeltaError> {
     check_graph(graph)?;
     let meta = store.meta();
+    let pairs = graph.pairs.as_ref();
+    let has_times = pairs.is_some_and(|of| of.spec().time.is_some());
     let problem = match () {
         () if meta.samples != 1 => "the store has several samples",
         () if !meta.redraw => "the store does not hold all in-edges",
         () if graph.pairs.is_some() && !meta.keeps_left_out => {
             "the store does not hold the edges that pairs leave out"
         }
+        () if has_times && !meta.keeps_times => "the store does not hold the times of all pairs",
         () if !store.is_whole() => "the store does not hold the nodes of other processes",
-        () => return Ok(()),
+        () => {
+            let mut partitions = store.partitions().iter();
+            return Ok(partitions.try_for_each(Partition::read_timed_pairs)?);
+        }
     };
     Err(DeltaError::Unsupported(problem.to_owned()))
 }

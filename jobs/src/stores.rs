@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cluster::Cluster;
+use cluster::{Cluster, gather_processes};
+use graphdelta::{NoRows, find_kept};
 use graphflat::FlattenPlan;
 use graphinfer::{InferPlan, InferSampling, Method};
 use schemas::progress::Progress;
@@ -212,7 +213,7 @@ impl<'a> Stores<'a> {
         stage: Stage,
         progress: &Progress,
     ) -> Result<Arc<Store>, JobError> {
-        let plan = store_plan(self.job, stage)?;
+        let mut plan = store_plan(self.job, stage)?;
         let is_of_version = match stage {
             Stage::Flatten => self.job.flatten_version().is_some(),
             Stage::Infer => self.job.version().is_some(),
@@ -224,6 +225,9 @@ impl<'a> Stores<'a> {
         if let Some((_, store)) = open {
             return Ok(Arc::clone(store));
         }
+        // A process that keeps nothing of the parent takes what the leader knows.
+        let drawn = gather_processes(self.cluster, (plan.sampling, plan.seed))?;
+        (plan.sampling, plan.seed) = drawn[0];
         let mut store = store::open_or_build_on(self.cluster, &plan, progress)?;
         if is_of_version {
             store = store::open_whole(&store, &plan.dir)?;
@@ -260,7 +264,7 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
     let dir = job.work_dir.join(name);
     let (sampling, seed) = match need.sampling {
         Some(sampling) => (sampling, need.seed),
-        None => drawn_before(job, &dir).unwrap_or((Sampling::Uniform, need.seed)),
+        None => drawn_before(job, &dir)?.unwrap_or((Sampling::Uniform, need.seed)),
     };
     let by_weight = matches!(need.sampling, Some(Sampling::Weighted | Sampling::Top));
     let relations = job.graph.relations.iter();
@@ -292,13 +296,21 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
     })
 }
 
-/// Returns sampling and seed of a store that a version continues: those of the first run count, even
-/// if no stage of this job draws a sample. None if the job has no version, or the store cannot be
-/// read, so that it is built again.
-fn drawn_before(job: &Job, dir: &Path) -> Option<(Sampling, u64)> {
-    job.parents().next()?;
-    let found = StoreMeta::read(dir).ok()??;
-    Some((found.sampling, found.seed))
+/// Returns sampling and seed of the store that a version continues: those of the first run count,
+/// even if no stage of this job draws a sample. None if the job has no version, or nothing is kept
+/// of its parent in this process.
+fn drawn_before(job: &Job, dir: &Path) -> Result<Option<(Sampling, u64)>, JobError> {
+    let kept = job.parents().find_map(|parent| {
+        let manifest = read_manifest(parent).ok()?;
+        find_kept::<NoRows>(&job.work_dir, &manifest.fingerprint)
+    });
+    let Some(kept) = kept else { return Ok(None) };
+    let found = StoreMeta::read(dir).ok().flatten();
+    let found = found.map(|found| (found.sampling, found.seed));
+    // The store may be gone.
+    let all = [Sampling::Uniform, Sampling::Weighted, Sampling::Top];
+    let candidates = found.into_iter().chain(all.map(|of| (of, job.seed)));
+    Ok(store::find_sampling(&job.graph, &kept.graph, candidates)?)
 }
 
 /// Returns the plan of a stage's store; none if the stage needs no store.

@@ -181,7 +181,8 @@ fn build_partition(
     let keeps_times = plan.keeps_times();
     let pairs =
         pairs.map(|pairs| place_pairs(peer, (pairs, keeps_times), work, &ends, &shared.leaving));
-    let pairs = pairs.transpose()?;
+    let mut pairs = pairs.transpose()?;
+    let timed = write_timed(peer, plan, pairs.as_mut())?;
     let places = (&placement, &own_graphs[..]);
     let graphs = gather_graphs(peer, plan, work, &ends, places, &shared.graphs)?;
     let leaving = pairs.as_ref().map(|pairs| &pairs.leaving);
@@ -216,8 +217,9 @@ fn build_partition(
         files: Vec::new(),
     };
     if let Some(placed) = pairs {
-        let (more, of_splits) = finish_pairs(peer, plan, (&meta, &placement), placed)?;
-        files.extend(more);
+        let (file, of_splits) = finish_pairs(peer, plan, (&meta, &placement), placed)?;
+        files.push(file);
+        files.extend(timed);
         meta.pairs = Some(of_splits);
     }
     announce(peer, progress, "written", 3);
@@ -250,6 +252,17 @@ fn write_all_nodes(
     Ok(node_files)
 }
 
+/// Writes all pairs of this worker with their times, if they are kept; they do not stay in memory.
+fn write_timed(
+    peer: &mut Peer<'_>,
+    plan: &StorePlan,
+    placed: Option<&mut PlacedPairs>,
+) -> Result<Option<FileEntry>, StoreError> {
+    let timed = placed.and_then(|of| of.timed.take());
+    let written = timed.map(|all| write_pairs(&plan.files().timed_pairs(peer.index()), &all));
+    peer.agree(written.transpose())
+}
+
 /// Adds the pairs of walks over the written in-edges, and writes the pairs of this worker; returns
 /// the counts of all workers by split.
 fn finish_pairs(
@@ -257,20 +270,15 @@ fn finish_pairs(
     plan: &StorePlan,
     graph: (&StoreMeta, &Placement),
     placed: PlacedPairs,
-) -> Result<(Vec<FileEntry>, SplitCounts), StoreError> {
+) -> Result<(FileEntry, SplitCounts), StoreError> {
     let pairs = plan.graph.pairs.as_ref();
     let pairs = pairs.expect("they were placed by their plan");
-    let (files, worker) = (plan.files(), peer.index());
-    let timed = placed.timed.as_ref();
-    let timed = timed.map(|all| write_pairs(&files.timed_pairs(worker), all));
-    let timed = peer.agree(timed.transpose())?;
     let (own, counts) = match pairs.walks() {
         None => (placed.own, placed.counts),
         Some(walks) => add_walks(peer, (plan, pairs), graph, placed, walks)?,
     };
-    let written = write_pairs(&files.pairs(worker), &own);
-    let written = peer.agree(written)?;
-    Ok((timed.into_iter().chain([written]).collect(), counts))
+    let written = write_pairs(&plan.files().pairs(peer.index()), &own);
+    Ok((peer.agree(written)?, counts))
 }
 
 /// Adds the pairs of walks to those of tables, and to the counts.

@@ -110,7 +110,7 @@ pub use ends::{End, FindNodes};
 pub use error::{StoreCause, StoreError};
 pub use map::{map_bytes, will_need};
 pub use memory::StoreSize;
-pub use meta::{EdgeCounts, Keep, RelationCounts, StoreMeta};
+pub use meta::{EdgeCounts, Keep, RelationCounts, StoreMeta, find_sampling};
 pub use number::MISSING;
 pub use open::{input_fingerprint, open_or_build, open_or_build_on};
 pub use pairs::{Pair, Pairs, TimeSplits, read_pairs, time_key};

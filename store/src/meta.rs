@@ -1,9 +1,9 @@
 //! The description of a store, and the names of its files.
 
-use crate::StoreError;
 use crate::error::StoreCause;
+use crate::{StoreError, input_fingerprint};
 use schemas::xxh::file_checksum;
-use schemas::{FileEntry, GraphMeta, Sampling, SplitCounts};
+use schemas::{FileEntry, GraphMeta, GraphPlan, Sampling, SplitCounts};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::path::{Path, PathBuf};
 
@@ -196,14 +196,38 @@ impl StoreMeta {
     /// Returns a fingerprint of what numbers and ranked in-edges follow from: the tables, seed and
     /// sampling, whatever the number of partitions.
     pub fn edges_fingerprint(&self) -> String {
-        let of = serde_json::json!({
-            "version": self.version,
-            "input": self.input,
-            "seed": self.seed,
-            "sampling": self.sampling,
-        });
-        schemas::xxh::fingerprint(of.to_string().as_bytes())
+        edges_fingerprint(self.version, &self.input, (self.sampling, self.seed))
     }
+}
+
+fn edges_fingerprint(
+    version: u32,
+    input: &serde_json::Value,
+    (sampling, seed): (Sampling, u64),
+) -> String {
+    let of = serde_json::json!({
+        "version": version,
+        "input": input,
+        "seed": seed,
+        "sampling": sampling,
+    });
+    schemas::xxh::fingerprint(of.to_string().as_bytes())
+}
+
+/// Finds by which of some samplings and seeds the store of a graph was built, from its
+/// [fingerprint](StoreMeta::edges_fingerprint).
+///
+/// # Errors
+///
+/// If a table cannot be read.
+pub fn find_sampling(
+    graph: &GraphPlan,
+    fingerprint: &str,
+    mut candidates: impl Iterator<Item = (Sampling, u64)>,
+) -> Result<Option<(Sampling, u64)>, StoreError> {
+    let input = input_fingerprint(graph)?;
+    let is_of = |&drawn: &(Sampling, u64)| edges_fingerprint(VERSION, &input, drawn) == fingerprint;
+    Ok(candidates.find(is_of))
 }
 
 /// Names of a store's files. In a typed store they have the position of their type or relation.

@@ -201,5 +201,6 @@ pub(crate) fn is_enough(meta: &StoreMeta, plan: &StorePlan) -> bool {
     let keeps_enough = meta.keep.is_enough(&plan.keep);
     let draws_enough = meta.redraw || !plan.redraw;
     let keeps_pairs = meta.keeps_left_out || !plan.keeps_left_out();
-    keeps_enough && draws_enough && keeps_pairs
+    let keeps_times = meta.keeps_times || !plan.keeps_times();
+    keeps_enough && draws_enough && keeps_pairs && keeps_times
 }

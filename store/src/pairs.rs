@@ -25,7 +25,8 @@ use std::sync::{Arc, OnceLock};
 /// Supervision pairs in the order in which they are cut into parts: by split, then by a hash of the
 /// two ids, then by src and dst.
 ///
-/// A list with times is another one: all pairs of tables, in no split too, in the order of times.
+/// With `time`, the list holds all pairs of tables, including those in no split, in the order of
+/// time and hash.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pairs {
     /// `[p]`
@@ -40,7 +41,7 @@ pub struct Pairs {
     pub weight: Option<Vec<f32>>,
     /// Where pairs have hard negatives: `[p + 1]` offsets from 0, and the nodes.
     pub hard: Option<(Vec<u64>, Vec<NodeIdx>)>,
-    /// `[p]`, as [`Pair::time`], in a list of all pairs.
+    /// `[p]`, as [`Pair::time`], in the list of all pairs.
     pub time: Option<Vec<i64>>,
 }
 
@@ -403,7 +404,7 @@ fn distinct(plan: &PairsPlan, mut pairs: Vec<Pair>) -> Result<Vec<Pair>, StoreEr
             weights.sort_unstable_by(f32::total_cmp);
             let sum: f64 = weights.into_iter().map(f64::from).sum();
             #[expect(clippy::cast_possible_truncation, reason = "weights are 32-bit floats")]
-            let sum = sum as f32;
+            let sum = plan.spec().weight.as_ref().map_or(1.0, |_| sum as f32);
             let time = equal().map(|of| of.time).min().unwrap_or_default();
             let mut negatives = Vec::new();
             for &node in equal().flat_map(|of| &of.negatives) {
@@ -439,7 +440,7 @@ impl TimeSplits {
         let num_pairs = keys.len();
         let bound = |most: u64| {
             let most = usize::try_from(most).expect("no split has more pairs than there are");
-            // The greatest key that is left out; all pairs of one key are.
+            // Pairs with this key are left out, all together.
             let last = num_pairs.checked_sub(most + 1);
             last.map_or(0, |at| *keys.select_nth_unstable(at).1 + 1)
         };

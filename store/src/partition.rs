@@ -10,6 +10,7 @@ use crate::{Pairs, Placement, Store, StoreError, StoreMeta};
 use schemas::{Features, IdType, Ids, Labels, LocalIdx, NodeIdx, Split};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// One worker's nodes with their in-edges.
 ///
@@ -19,7 +20,9 @@ pub struct Partition {
     types: Vec<TypeNodes>,
     relations: Vec<RelationEdges>,
     pairs: Option<Pairs>,
-    timed_pairs: Option<Pairs>,
+    /// File of all pairs with their times, where these are kept.
+    timed_path: Option<PathBuf>,
+    timed_pairs: OnceLock<Pairs>,
 }
 
 /// The nodes of one type.
@@ -145,15 +148,14 @@ impl Partition {
         let relations = relations.map(|(relation, of)| {
             RelationEdges::open(files, (worker, relation), first(of.to), meta)
         });
-        let open_pairs = |path: PathBuf| Pairs::open(&path)?.ok_or_else(|| damaged(&path));
-        let pairs = meta.pairs.map(|_| open_pairs(files.pairs(worker)));
+        let pairs = meta.pairs.map(|_| open_pairs(&files.pairs(worker)));
         let timed = meta.pairs.filter(|_| meta.keeps_times);
-        let timed = timed.map(|_| open_pairs(files.timed_pairs(worker)));
         Ok(Self {
             types: types.collect::<Result<_, _>>()?,
             relations: relations.collect::<Result<_, _>>()?,
             pairs: pairs.transpose()?,
-            timed_pairs: timed.transpose()?,
+            timed_path: timed.map(|_| files.timed_pairs(worker)),
+            timed_pairs: OnceLock::new(),
         })
     }
 
@@ -162,10 +164,23 @@ impl Partition {
         self.pairs.as_ref()
     }
 
-    /// Returns all pairs of this worker's tables, in no split too, where their splits follow from
-    /// times and the store keeps these.
+    /// Reads the times of all pairs, if they are kept. Only versions need them.
+    ///
+    /// # Errors
+    ///
+    /// If their file cannot be read.
+    pub fn read_timed_pairs(&self) -> Result<(), StoreError> {
+        if let (Some(path), None) = (&self.timed_path, self.timed_pairs.get()) {
+            let read = open_pairs(path)?;
+            self.timed_pairs.get_or_init(|| read);
+        }
+        Ok(())
+    }
+
+    /// Returns all pairs of this worker's tables with their times, including pairs in no split;
+    /// none unless they were [read](Self::read_timed_pairs).
     pub fn timed_pairs(&self) -> Option<&Pairs> {
-        self.timed_pairs.as_ref()
+        self.timed_pairs.get()
     }
 
     /// Returns the number of nodes.
@@ -340,6 +355,10 @@ impl Partition {
             place % NODES_PER_BATCH,
         )
     }
+}
+
+fn open_pairs(path: &Path) -> Result<Pairs, StoreError> {
+    Pairs::open(path)?.ok_or_else(|| damaged(path))
 }
 
 /// Lists the record batches of some positions, with the rows of each; `first` is the position of

@@ -140,9 +140,9 @@ impl WalkedGraph<'_> {
     }
 }
 
-/// Returns the node that a walk goes to: the src of one of a node's in-edges, all of which are equally
-/// likely; none if there are none. `sources` has those of each relation that leads to the node, in
-/// the order of ids, and `key` and `step` are those of [`WalksSpec::step`].
+/// Returns the node that a walk goes to: the src of one of a node's in-edges, all of which are
+/// equally likely; none if there are none. `sources` has those of each relation that leads to the
+/// node, in the order of ids, and `key` and `step` are those of [`WalksSpec::step`].
 pub fn next_node<'a>(
     sources: impl Iterator<Item = &'a [NodeIdx]> + Clone,
     (key, step): (u64, u32),

@@ -61,13 +61,18 @@ pub fn open_whole(store: &Store, dir: &Path) -> Result<Store, StoreError> {
 
 /// Opens the store of one of several processes in one process, with the copies of the other
 /// partitions that [`open_whole`] has left beside it; the workers of all processes are its threads.
-/// None if it does not fit the plan, or a partition is missing. `plan.workers` does not count.
+/// None if it does not fit the plan, or a partition is missing or damaged. `plan.workers` is
+/// ignored.
 ///
 /// # Errors
 ///
 /// If the input cannot be read, or another run uses the directory.
 pub fn open_copies(plan: &StorePlan) -> Result<Option<Store>, StoreError> {
     let plan = &completed(plan);
+    if StoreMeta::read(&plan.dir)?.is_none() {
+        return Ok(None);
+    }
+    let _lock = DirLock::take(&plan.dir)?;
     let Some(meta) = StoreMeta::read(&plan.dir)? else {
         return Ok(None);
     };
@@ -77,7 +82,6 @@ pub fn open_copies(plan: &StorePlan) -> Result<Option<Store>, StoreError> {
     if !is_same || !is_enough(&meta, plan) {
         return Ok(None);
     }
-    let _lock = DirLock::take(&plan.dir)?;
     let others = plan.dir.join(OTHERS);
     let is_in = |dir: &Path, worker| {
         let files = StoreFiles {
@@ -94,7 +98,9 @@ pub fn open_copies(plan: &StorePlan) -> Result<Option<Store>, StoreError> {
         return Ok(None);
     };
     let all = Cluster::of_threads(meta.workers);
-    Store::open_in(&all, plan, meta, |worker| dirs[worker]).map(Some)
+    let opened = Store::open_in(&all, plan, meta, |worker| dirs[worker]);
+    // A run that was killed while it copied has left a part of a file; the next one copies again.
+    Ok(opened.ok())
 }
 
 /// Removes the partitions of other processes.

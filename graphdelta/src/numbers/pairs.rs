@@ -551,8 +551,8 @@ impl Numbers {
         upserts.map_or(Ok(Vec::new()), |plan| read_pairs(plan, self))
     }
 
-    /// Gives the changed pairs their splits by time, and adds the pairs whose split changes with them:
-    /// a new test pair makes the oldest one a val pair, and so on.
+    /// Gives the changed pairs their splits by time, and adds the pairs whose split changes with
+    /// them: a new test pair makes the oldest one a val pair, and so on.
     fn split_by_time(&self, changed: &mut ChangedPairs) {
         let of_pairs = self.of_pairs();
         let plan = &of_pairs.plan;

@@ -57,8 +57,8 @@ pub(super) fn predict(job: &Job, is_split: bool) -> Result<Predicted, JobError> 
         is_trained,
         unknown: (!is_known).then_some(match is_split {
             true => {
-                "the store is split among processes, and process 0 has the parts of the others once \
-                 a version has run"
+                "process 0 has no copies of the other processes' stores that fit the job; a \
+                 version makes them"
             }
             false => "it builds the store first",
         }),
@@ -120,6 +120,9 @@ impl Predicted {
         }
         if let Some(embeddings) = &self.embeddings {
             report["version"] = embeddings.to_json();
+        }
+        if let Some(why) = self.unknown {
+            report["version_unknown"] = why.into();
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use arrow::array::{Array, AsArray};
-use arrow::compute::cast;
+use arrow::compute::{CastOptions, cast, cast_with_options};
 use arrow::datatypes::{DataType, Float64Type, Int64Type};
 
 use super::decode::{self, Lists, Width, column};
@@ -40,6 +40,8 @@ pub struct PairsPlan {
     split: SplitMeta,
     /// Type of the ids of hard negatives.
     negative_type: IdType,
+    /// Type of the times by which pairs of several tables are put in one order; none without times.
+    time_type: Option<DataType>,
 }
 
 /// Some rows of a unit.
@@ -114,6 +116,8 @@ impl PairsPlan {
         let negative_type = graph.types[to].nodes.id_type();
         found.extend(spec.walks.and_then(|_| no_walk(from, graph)));
         check_columns(&spec, table, negative_type, &mut found);
+        let time_type = spec.time.as_ref().filter(|_| found.is_empty());
+        let time_type = time_type.and_then(|of| keep(table.data_type("time", of), &mut found));
         match split {
             Some(split) if found.is_empty() => Ok(Self {
                 spec,
@@ -123,6 +127,7 @@ impl PairsPlan {
                 relations,
                 split,
                 negative_type,
+                time_type,
             }),
             _ => Err(found),
         }
@@ -179,17 +184,17 @@ impl PairsPlan {
 
     /// Checks that the times of another table can be compared with those of this one.
     fn check_times(&self, table: &Table) -> Result<()> {
-        let Some(time) = &self.spec.time else {
+        let (Some(time), Some(own)) = (&self.spec.time, &self.time_type) else {
             return Ok(());
         };
-        let of_table = |of: &Table| of.data_type("time", time).map_err(under_pairs);
-        let (own, others) = (of_table(self.ends.table())?, of_table(table)?);
-        let is_comparable = match (&own, &others) {
-            (DataType::Timestamp(own, _), DataType::Timestamp(others, _)) => own == others,
-            (own, others) => {
-                let numbers = [own, others].map(|of| (of.is_integer(), of.is_floating()));
-                own == others || (numbers[0] == numbers[1] && numbers[0] != (false, false))
+        let others = table.data_type("time", time).map_err(under_pairs)?;
+        let is_comparable = match (own, &others) {
+            (DataType::Timestamp(own, zone), DataType::Timestamp(others, other_zone)) => {
+                others <= own && zone == other_zone
             }
+            (DataType::Timestamp(_, None), DataType::Date32) => true,
+            (own, others) if own.is_floating() => others.is_floating() || others.is_integer(),
+            (own, others) => own == others || (own.is_integer() && others.is_integer()),
         };
         if is_comparable {
             return Ok(());
@@ -197,8 +202,8 @@ impl PairsPlan {
         Err(SchemaError::Key {
             key: "input.pairs.time".to_owned(),
             problem: format!(
-                "{} has the type {others}, but the times of the first tables are {own}; they cannot \
-                 be compared",
+                "{} has the type {others}, but the times of the first tables are {own}; they \
+                 cannot be compared",
                 table.place_of(time)
             ),
         })
@@ -495,7 +500,8 @@ impl PairsPlan {
             Ok(split)
         });
         let time = self.spec.time.as_ref();
-        let time = time.map(|name| times(place, name, column(batch, name)));
+        let time = time.zip(self.time_type.as_ref());
+        let time = time.map(|(name, as_type)| times((place, name), column(batch, name), as_type));
         let negatives = self.spec.negatives.as_ref();
         let negatives = negatives.map(|name| self.negatives(place, name, column(batch, name)));
         Ok(PairRows {
@@ -673,10 +679,24 @@ fn under_pairs(error: SchemaError) -> SchemaError {
     }
 }
 
-/// Returns numbers in the order of the times.
-fn times(place: Place<'_>, name: &str, array: &dyn Array) -> Result<Vec<i64>> {
+/// Returns numbers in the order of the times, which are taken as those of a type.
+fn times(
+    (place, name): (Place<'_>, &str),
+    array: &dyn Array,
+    as_type: &DataType,
+) -> Result<Vec<i64>> {
     decode::no_nulls(place, name, array)?;
-    if !array.data_type().is_floating() {
+    let exact = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
+    let finer = match as_type {
+        DataType::Timestamp(..) => Some(cast_with_options(array, as_type, &exact)),
+        _ => None,
+    };
+    let finer = finer.transpose().map_err(place.convert())?;
+    let array = finer.as_deref().unwrap_or(array);
+    if !as_type.is_floating() {
         let array = to_i64(place, name, array)?;
         return Ok(array.as_primitive::<Int64Type>().values().to_vec());
     }
