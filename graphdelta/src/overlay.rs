@@ -228,8 +228,7 @@ impl Overlay {
         }
         read("edits.arrow", &mut |all, columns, row| {
             let (key, src, edges) = columns.edit(row)?;
-            Arc::make_mut(all.edits.entry(key).or_default()).insert(src, edges);
-            Some(())
+            Arc::make_mut(all.edits.entry(key).or_default()).push(src, edges)
         })?;
         read("kept.arrow", &mut |all, columns, row| {
             let (key, kept) = columns.kept(row)?;
@@ -253,8 +252,7 @@ impl Overlay {
         })?;
         self.read_rows(dir, LEFT_OUT, &mut |all, columns, row| {
             let (key, src, edges) = columns.edit(row)?;
-            Arc::make_mut(all.left_out.entry(key).or_default()).insert(src, edges);
-            Some(())
+            Arc::make_mut(all.left_out.entry(key).or_default()).push(src, edges)
         })
     }
 
@@ -268,7 +266,7 @@ impl Overlay {
         for batch in map_batches(&dir.join(name))? {
             for row in 0..batch.num_rows() {
                 let taken = take(self, Columns(&batch), row);
-                taken.ok_or_else(|| damaged(dir, "a column is missing".to_owned()))?;
+                taken.ok_or_else(|| damaged(dir, "a column or the order is wrong".to_owned()))?;
             }
         }
         Ok(())
@@ -372,7 +370,7 @@ fn listed(
 ) -> Vec<(usize, NodeIdx, NodeIdx, &Vec<NewEdge>)> {
     let edits = edits.iter().flat_map(|(&(relation, dst), edits)| {
         let of_dst = edits.iter();
-        of_dst.map(move |(&src, edges)| (relation, dst, src, edges))
+        of_dst.map(move |(src, edges)| (relation, dst, src, edges))
     });
     edits.collect()
 }

@@ -2,7 +2,7 @@
 
 mod sent;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cluster::{Peer, run_workers};
@@ -88,6 +88,9 @@ struct Edited<'a> {
     edits: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
     kept: BTreeMap<(usize, NodeIdx), Stages>,
     inputs: BTreeMap<NodeIdx, isize>,
+    /// Nodes that some night removes. Only their out-edges are counted, since all edits since the
+    /// first run count.
+    removed: BTreeSet<NodeIdx>,
     plan: &'a ReachPlan,
 }
 
@@ -114,7 +117,7 @@ struct OwnReach {
 pub(crate) struct Updates {
     pub(crate) seeds: Vec<((u32, Seed), isize)>,
     pub(crate) out_edges: Vec<((u32, OutEdge), isize)>,
-    /// Change of the number of out-edges of each source.
+    /// Change of the number of out-edges of each source that some night removes.
     pub(crate) out_degrees: BTreeMap<NodeIdx, i64>,
 }
 
@@ -221,6 +224,7 @@ fn reach_own(
         edits: BTreeMap::new(),
         kept: BTreeMap::new(),
         inputs: BTreeMap::new(),
+        removed: removed(nights),
         plan,
     };
     let of_parent = edited.of_parent(peer.index());
@@ -260,6 +264,13 @@ fn reach_own(
         own.kept.push(((relation, dst), stages.now, differs));
     }
     Ok(own)
+}
+
+/// Lists the nodes that some nights remove.
+fn removed(nights: &[Night]) -> BTreeSet<NodeIdx> {
+    let all = nights.iter().flat_map(|night| &night.nodes);
+    let removed = all.filter(|(_, change)| matches!(change, NodeChange::Removed(..)));
+    removed.map(|&(node, _)| node).collect()
 }
 
 /// Sends changes of out-degrees to the owners of the nodes, and adds up those of own nodes.
@@ -307,8 +318,9 @@ impl Edited<'_> {
         let (parent, mut updates) = (self.numbers.parent(), Updates::default());
         let draws = |relation| Draws::new(self.numbers, relation, self.out.keep[relation]);
         let is_own = |dst: NodeIdx| self.numbers.owner(dst) == worker;
-        for (&(relation, dst), edits) in parent.edits.iter().filter(|(key, _)| is_own(key.1)) {
-            for (&src, edges) in &**edits {
+        let edited = parent.edits.iter().filter(|_| !self.removed.is_empty());
+        for (&(relation, dst), edits) in edited.filter(|(key, _)| is_own(key.1)) {
+            for (src, edges) in edits.iter().filter(|(src, _)| self.removed.contains(src)) {
                 let stored = draws(relation).num_stored(dst, src);
                 let more = signed(edges.len()) - signed(stored);
                 *updates.out_degrees.entry(src).or_insert(0) += more;
@@ -377,17 +389,20 @@ impl Edited<'_> {
             }
         });
         for &(&(_, _, src), change) in changes {
-            let known = edits.get(&src).map(Vec::len);
+            let known = edits.get(src).map(Vec::len);
             let count = known.unwrap_or_else(|| draws.num_stored(dst, src));
             if change.edges.is_empty() && count == 0 {
                 let [from, to] = [src, dst].map(|node| self.numbers.display(node));
                 let problem = format!("no edge leads from {from} to {to} to delete");
                 return Err(night.edge_error(change, problem));
             }
-            Arc::make_mut(edits).insert(src, change.edges.clone());
-            let more = signed(change.edges.len()) - signed(count);
-            *updates.out_degrees.entry(src).or_insert(0) += more;
+            if self.removed.contains(&src) {
+                let more = signed(change.edges.len()) - signed(count);
+                *updates.out_degrees.entry(src).or_insert(0) += more;
+            }
         }
+        let changed = changes.iter().map(|(key, change)| (key.2, &change.edges));
+        *edits = Arc::new(edits.with(&changed.collect::<Vec<_>>()));
         let after = Arc::new(draws.edited(dst, &stages.stored, edits));
         let seeds = |kept: &KeptEdges, may_weigh_otherwise: bool| {
             let first = self.plan.first_difference(relation, (&stages.parent, kept));

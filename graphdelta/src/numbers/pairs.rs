@@ -425,7 +425,7 @@ impl Numbers {
     fn left_out_edges(&self, key: EdgeKey) -> Vec<NewEdge> {
         let (relation, dst, src) = key;
         let of_dst = self.of_pairs().left_out.get(&(relation, dst));
-        match of_dst.and_then(|edits| edits.get(&src)) {
+        match of_dst.and_then(|edits| edits.get(src)) {
             Some(edges) => edges.clone(),
             None => self.stored_edges(key, |of, local| of.left_out(relation, local)),
         }
@@ -436,7 +436,7 @@ impl Numbers {
         let (relation, dst, src) = key;
         let earlier = self.of_pairs().messages.get(&key);
         let parent = self.parent.edits.get(&(relation, dst));
-        match earlier.or_else(|| parent?.get(&src)) {
+        match earlier.or_else(|| parent?.get(src)) {
             Some(edges) => edges.clone(),
             None => self.stored_edges(key, |of, local| Some(of.unranked(relation, local))),
         }
@@ -504,9 +504,13 @@ impl Numbers {
         let messages = messages.map(|(&key, change)| (key, change.edges.clone()));
         pairs.messages.extend(messages);
         edges.extend(moved.messages);
-        for ((relation, dst, src), left_out) in moved.left_out {
-            let of_dst = pairs.left_out.entry((relation, dst)).or_default();
-            Arc::make_mut(of_dst).insert(src, left_out);
+        let mut left_out = moved.left_out;
+        left_out.sort_unstable_by_key(|of| of.0);
+        for of_dst in left_out.chunk_by(|(a, _), (b, _)| (a.0, a.1) == (b.0, b.1)) {
+            let (relation, dst, _) = of_dst[0].0;
+            let changed = of_dst.iter().map(|(key, left)| (key.2, left));
+            let known = pairs.left_out.entry((relation, dst)).or_default();
+            *known = Arc::new(known.with(&changed.collect::<Vec<_>>()));
         }
     }
 
