@@ -151,6 +151,11 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
         5,
         Not("`benches/versions/nightly.py` and `typed.py` print them"),
     ),
+    (
+        "docs/benchmarks/versions.md#Late in a chain",
+        2,
+        Not("`benches/versions/nights.py` prints it"),
+    ),
     ("docs/benchmarks/links.md#Citation graphs", 3, Not(LINKS)),
     ("docs/benchmarks/links.md#Debian's packages", 3, Not(LINKS)),
     (

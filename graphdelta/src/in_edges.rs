@@ -11,8 +11,8 @@ use store::sample::{edge_hash, priority, relation_salt};
 use crate::numbers::{NewEdge, Numbers};
 
 /// The edits of one destination's in-edges of a relation since the store was built: the edges of
-/// each source, in the order of sources. Most destinations have one or two, for which a vector takes
-/// a quarter of the memory of a map.
+/// each source, in the order of sources. Most destinations have one or two, for which a vector
+/// takes a quarter of the memory of a map.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Edits(Vec<(NodeIdx, Vec<NewEdge>)>);
 
@@ -21,6 +21,11 @@ impl Edits {
     pub(crate) fn get(&self, src: NodeIdx) -> Option<&Vec<NewEdge>> {
         let found = self.0.binary_search_by_key(&src, |of| of.0);
         found.ok().map(|at| &self.0[at].1)
+    }
+
+    /// Returns the number of edited sources.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     pub(crate) fn contains(&self, src: NodeIdx) -> bool {

@@ -180,6 +180,25 @@ impl ReadTables {
     }
 }
 
+/// Edits of in-edges that take little time, whatever their share.
+const FEW_EDITS: u64 = 100_000;
+
+/// Warns of a chain in which much has changed since its first run: each version reads all of that
+/// (`docs/benchmarks/versions.md`, late in a chain).
+fn warn_of_edits(edits: u64, in_edges: u64) {
+    if is_much(edits, in_edges) {
+        let percent = edits * 100 / in_edges.max(1);
+        tracing::warn!(
+            "{percent} % of the in-edges have changed since the first run, and each version reads \
+             all of that: a run without a parent on the tables of the day makes later ones faster"
+        );
+    }
+}
+
+fn is_much(edits: u64, in_edges: u64) -> bool {
+    edits >= FEW_EDITS && edits * 20 >= in_edges
+}
+
 impl NewTables<'_> {
     /// Returns fingerprints of the tables.
     pub fn fingerprints(&self) -> &Value {
@@ -214,6 +233,9 @@ impl NewTables<'_> {
         let nights = read.apply(&mut numbers)?;
         let numbers = Arc::new(numbers);
         let (reach, overlay) = reach(&numbers, nights, &parent.out, plan)?;
+        if store.cluster().leads() {
+            warn_of_edits(overlay.num_edits(), store.meta().edges.in_edges);
+        }
         let reached = Arc::new(Reached {
             after: After::new(&numbers, overlay),
             numbers,
@@ -227,5 +249,18 @@ impl NewTables<'_> {
             });
         }
         Ok(reached)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_much;
+
+    #[test]
+    fn a_twentieth_of_the_in_edges_is_much_unless_they_are_few() {
+        assert!(is_much(800_000, 16_000_000));
+        assert!(!is_much(799_999, 16_000_000));
+        assert!(!is_much(99_999, 100_000));
+        assert!(is_much(100_000, 0));
     }
 }

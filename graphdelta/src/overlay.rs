@@ -106,6 +106,11 @@ impl Overlay {
         self.removed.iter().copied()
     }
 
+    /// Returns the number of sources of in-edges that were edited, for all destinations.
+    pub(crate) fn num_edits(&self) -> u64 {
+        self.edits.values().map(|of| of.len() as u64).sum()
+    }
+
     /// Returns the type of a node; none if there is no such node.
     fn type_of(&self, store: &Store, node: NodeIdx) -> Option<usize> {
         match node.index().checked_sub(store.placement().num_nodes()) {
