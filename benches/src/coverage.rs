@@ -88,6 +88,11 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
         1,
         Raced,
     ),
+    (
+        "docs/benchmarks/inference.md#A processor with a small cache",
+        1,
+        Raced,
+    ),
     ("docs/benchmarks/inference.md#Typed graphs", 2, Raced),
     (
         "docs/benchmarks/inference.md#Distance from the limit",

@@ -78,6 +78,7 @@ const INFER: &[&str] = &[
     "docs/benchmarks/inference.md#Compute",
     "docs/benchmarks/inference.md#Whole process",
     "docs/benchmarks/inference.md#A processor with a large cache",
+    "docs/benchmarks/inference.md#A processor with a small cache",
 ];
 const EPOCHS: &[&str] = &[SUMMARY, "docs/benchmarks/training.md#Epochs"];
 const TYPED_FLATTEN: &[&str] = &[
