@@ -11,19 +11,14 @@ neighbourhoods of each version is compared with that on the full run's, bit for 
 """
 import argparse
 import shutil
-from pathlib import Path
 
 import numpy as np
-from nightly import CASES, INPUT, MODELS, changed_tables, draw_changes, in_turns, make_graph
-from nightly import rows, run, size, written_share
+from nightly import CASES, INPUT, MODELS, changed_tables, draw_changes, graph_parser, in_turns
+from nightly import make_graph, rows, run, size, written_share
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--program", default="graphflat")
-    parser.add_argument("--dir", type=Path, required=True)
-    parser.add_argument("--nodes", type=int, default=1 << 20)
-    parser.add_argument("--edges", type=int, default=1 << 24)
+    parser = graph_parser(__doc__)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--layouts", nargs="+", choices=["shards", "rows"], default=["shards"])
     parser.add_argument("--targets", default="all")
@@ -31,7 +26,6 @@ def main():
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     args = parser.parse_args()
-    args.program = str(Path(shutil.which(args.program)).resolve())
     edges = make_graph(args)
     folders = {case: draw_changes(args, edges, case, at) for at, case in enumerate(CASES, 1)}
     print("| layout | changes | targets | bytes | changes | snapshot | full run | ratios | memory |")

@@ -66,6 +66,24 @@ dst = "dst"
 """
 
 
+def graph_parser(doc):
+    """Returns a parser of the program, the directory and the size of the graph."""
+    parser = argparse.ArgumentParser(description=doc.split("\n", 1)[0])
+    parser.add_argument("--program", type=find_program, default="graphflat")
+    parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--nodes", type=int, default=1 << 20)
+    parser.add_argument("--edges", type=int, default=1 << 24)
+    return parser
+
+
+def find_program(name):
+    """Returns the path of a program, since jobs run in another directory."""
+    path = shutil.which(name)
+    if path is None:
+        raise argparse.ArgumentTypeError(f"there is no program {name}")
+    return str(Path(path).resolve())
+
+
 def run(args, name, text, *more):
     """Runs a job; returns its seconds and its peak memory in GB."""
     path = args.dir / f"{name}.toml"
@@ -232,18 +250,13 @@ def size(output):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--program", default="graphflat")
-    parser.add_argument("--dir", type=Path, required=True)
-    parser.add_argument("--nodes", type=int, default=1 << 20)
-    parser.add_argument("--edges", type=int, default=1 << 24)
+    parser = graph_parser(__doc__)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--tables", type=Path, nargs=2)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--pairs", type=float, help="share of the edges")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["sage", "gat"])
     args = parser.parse_args()
-    args.program = str(Path(shutil.which(args.program)).resolve())
     if args.tables:
         args.dir.mkdir(exist_ok=True)
         copy_tables(args)

@@ -7,9 +7,7 @@ bit for bit.
 
     python nights.py --program graphflat --dir DIR [--nights 30] [--share 0.001] [--model sage]
 """
-import argparse
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +17,12 @@ import nightly
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--program", default="graphflat")
-    parser.add_argument("--dir", type=Path, required=True)
-    parser.add_argument("--nodes", type=int, default=1 << 20)
-    parser.add_argument("--edges", type=int, default=1 << 24)
+    parser = nightly.graph_parser(__doc__)
     parser.add_argument("--nights", type=int, default=30)
     parser.add_argument("--share", type=float, default=0.001, help="of the edges, each night")
     parser.add_argument("--model", choices=nightly.MODELS, default="sage")
     parser.set_defaults(processes=1, pairs=None)
     args = parser.parse_args()
-    args.program = str(Path(shutil.which(args.program)).resolve())
     edges = nightly.make_graph(args)
     ids = parquet.read_table(args.dir / "nodes.parquet", columns=["id"])["id"].to_numpy()
     assert np.array_equal(ids, np.arange(len(ids))), "generated ids are the numbers from 0"

@@ -8,17 +8,15 @@ of all types are compared bit for bit in the first turn.
 
     python typed.py --program graphflat --dir DIR [--nodes N] [--edges M] [--turns T]
 """
-import argparse
 import re
 import shutil
 import subprocess
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
-from nightly import in_turns, rows, run, written_share
+from nightly import graph_parser, in_turns, rows, run, written_share
 
 SHARES = {"nothing": 0.0, "0.1 % of the edges": 0.001, "1 % of the edges": 0.01}
 MODELS = {
@@ -53,15 +51,10 @@ def draw_changes(folder, relation, share, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--program", default="graphflat")
-    parser.add_argument("--dir", type=Path, required=True)
-    parser.add_argument("--nodes", type=int, default=1 << 20)
-    parser.add_argument("--edges", type=int, default=1 << 24)
+    parser = graph_parser(__doc__)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()
-    args.program = str(Path(shutil.which(args.program)).resolve())
     if not (args.dir / "job.toml").exists():
         generate = [args.program, "generate", args.dir, "--seed", "1", "--features", "64"]
         counts = ["--nodes", args.nodes, "--edges", args.edges, "--types", 3, "--relations", 4]
