@@ -355,6 +355,11 @@ pub(crate) fn of_snapshot(output: &str, parent: &str, tables: &str, infer: &str)
     version(output, parent, &[], infer).with("[infer]\n", &written)
 }
 
+/// A version that writes the store anew, with all changes.
+pub(crate) fn rebuilding(job: &Job) -> Job {
+    job.with("[incremental]\n", "[incremental]\nrebuild_share = 0.0\n")
+}
+
 /// Rows by id: bits of the embedding, and the prediction; 0 without one.
 pub(crate) type Rows = BTreeMap<String, (Vec<u32>, u32)>;
 
@@ -431,10 +436,13 @@ fn check_chain_after(
         // The second night continues the version of a snapshot.
         let of_parent = if at == 2 { "s" } else { "v" };
         let (own, parent) = (format!("v{at}"), format!("{of_parent}{}", at - 1));
-        let whole = of_snapshot(&format!("s{at}"), &parent, &tables, infer);
-        let outcome = bench
-            .run(&adapt(version(&own, &parent, &[&night], infer)), args)
-            .ok();
+        let mut whole = of_snapshot(&format!("s{at}"), &parent, &tables, infer);
+        let mut of_night = version(&own, &parent, &[&night], infer);
+        if at == 2 {
+            // The third night starts from a store that holds the changes.
+            (whole, of_night) = (rebuilding(&whole), rebuilding(&of_night));
+        }
+        let outcome = bench.run(&adapt(of_night), args).ok();
         let expected = full(&bench, &tables, infer, adapt);
         let found = rows(&bench, &format!("out/{own}"));
         bench.run(&adapt(whole), args).ok();
@@ -1348,6 +1356,136 @@ fn the_working_directory_keeps_the_graphs_of_two_versions() {
     assert!(rows(&bench, "out/v5") == expected);
 }
 
+/// Lists the directories of stores that hold changes.
+fn bases(bench: &Bench) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(bench.path("work/versions")).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let is_base = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        name.starts_with("base-")
+    };
+    paths.filter(is_base).collect()
+}
+
+#[test]
+fn a_store_that_holds_changes_is_kept_as_long_as_a_version_starts_from_it() {
+    let (bench, world) = started(5);
+    let outputs = ["v0", "v1", "v2", "v3", "v4", "v5"];
+    let job = |at: usize| version(outputs[at], outputs[at - 1], &[&format!("night-{at}")], "");
+    bench.run(&job(1), &[]).ok();
+    assert!(bases(&bench).is_empty());
+    let of_second = rebuilding(&job(2));
+    bench.write(&of_second);
+    let of_check = bench.graphflat(&["check", "job.toml"]).ok().stdout;
+    assert!(of_check.contains("version  writes a new store with all changes: "));
+    bench.run(&of_second, &[]).ok();
+    let of_v2 = bases(&bench);
+    assert_eq!(of_v2.len(), 1);
+    // Its parent starts from the store of the tables, with all changes since.
+    let other = version("other", "v1", &["night-2"], "");
+    bench.run(&other, &["--full"]).ok();
+    assert!(rows(&bench, "out/other") == rows(&bench, "out/v2"));
+    bench.run(&job(3), &[]).ok();
+    assert_eq!(bases(&bench), of_v2);
+    // The first run is finished, though nothing is kept of it.
+    bench.write(&first("sage", ""));
+    let rerun = bench.graphflat(&["run", "job.toml"]).ok().stderr;
+    assert!(
+        rerun.contains("versions cannot start from out/v0 any more: "),
+        "{rerun}"
+    );
+    let of_fourth = job(4).with("workers = 2", "workers = 3");
+    bench.write(&of_fourth);
+    let predicted = bench.graphflat(&["check", "job.toml"]).ok().stdout;
+    assert!(predicted.contains("version  incremental: "), "{predicted}");
+    bench.run(&rebuilding(&of_fourth), &[]).ok();
+    bench.run(&job(5), &[]).ok();
+    let of_v4 = bases(&bench);
+    assert!(of_v4.len() == 1 && of_v4 != of_v2);
+    world.write(&bench, "after");
+    let expected = full(&bench, "after", "", |of_run| of_run);
+    assert!(rows(&bench, "out/v5") == expected);
+    // The tables and keys are those of the first run.
+    let others = version("others", "v5", &["night-5"], "");
+    let others = others.with("start/edges.parquet", "after/edges.parquet");
+    let refused = bench.run(&others, &[]).stderr;
+    assert!(
+        refused.contains("the parent out/v5 is of another graph: "),
+        "{refused}"
+    );
+    // What is damaged or lost is named.
+    let again = version("again", "v5", &["night-5"], "");
+    std::fs::write(of_v4[0].join("2/nodes-001.arrow"), "damaged").unwrap();
+    let problem = bench.run(&again, &[]).stderr;
+    assert!(
+        problem.contains("nodes-001.arrow: it has 7 bytes") && problem.contains("start with a run"),
+        "{problem}"
+    );
+    std::fs::remove_dir_all(&of_v4[0]).unwrap();
+    let lost = bench.run(&again, &[]).stderr;
+    assert!(
+        lost.contains("the parent out/v5 cannot be continued: "),
+        "{lost}"
+    );
+}
+
+/// Outputs that are compacted, or compute all rows, and write a store continue like others.
+#[test]
+fn new_stores_follow_compactions_and_full_versions() {
+    let (bench, world) = started(3);
+    bench.run(&version("v1", "v0", &["night-1"], ""), &[]).ok();
+    let second = rebuilding(&version("v2", "v1", &["night-2"], ""));
+    bench.run(&second, &[]).ok();
+    let all = rebuilding(&version("all", "v1", &["night-2"], ""));
+    bench.run(&all, &["--full"]).ok();
+    let compact = [
+        "compact",
+        "out/v2",
+        "--output",
+        "out/whole",
+        "--work-dir",
+        "work",
+    ];
+    bench.graphflat(&compact).ok();
+    assert!(rows(&bench, "out/whole") == rows(&bench, "out/v2"));
+    world.write(&bench, "after");
+    let expected = full(&bench, "after", "", |job| job);
+    for parent in ["v2", "all", "whole"] {
+        let own = format!("after-{parent}");
+        bench
+            .run(&version(&own, parent, &["night-3"], ""), &[])
+            .ok();
+        assert!(rows(&bench, &format!("out/{own}")) == expected, "{own}");
+    }
+}
+
+/// Two chains of the same changes have stores of their own if they keep other in-edges.
+#[test]
+fn chains_of_other_fan_outs_have_stores_of_their_own() {
+    let (bench, mut world) = started(1);
+    bench
+        .run(&rebuilding(&version("v1", "v0", &["night-1"], "")), &[])
+        .ok();
+    let all = |output: &str| {
+        format!(
+            "[infer]\noutput = \"out/{output}\"\nmodel = \"out/model\"\nsampling = \"none\"\n\n"
+        )
+    };
+    let first = format!("{}{}[incremental]\n", head("work", "start"), all("a0"));
+    bench.run(&Job(first), &[]).ok();
+    let keys = "sampling = \"none\"\n";
+    bench
+        .run(&rebuilding(&version("a1", "a0", &["night-1"], keys)), &[])
+        .ok();
+    assert_eq!(bases(&bench).len(), 2);
+    world.night().write(&bench, "night-2");
+    world.write(&bench, "after");
+    bench
+        .run(&version("a2", "a1", &["night-2"], keys), &[])
+        .ok();
+    assert!(rows(&bench, "out/a2") == full(&bench, "after", keys, |job| job));
+}
+
 /// A version goes on with another number of workers, and with other keys of `[infer]`.
 #[test]
 fn versions_go_on_with_other_workers_and_keys() {
@@ -1413,7 +1551,8 @@ fn kills_at_random_moments_leave_whole_versions() {
     };
     let job = |chain: &str, at: usize| {
         let (own, parent) = (output(chain, at), output(chain, at - 1));
-        version(&own, &parent, &nights[at - 1..at], "")
+        let job = version(&own, &parent, &nights[at - 1..at], "");
+        if at == 2 { rebuilding(&job) } else { job }
     };
     let mut longest = std::time::Duration::ZERO;
     for at in 1..=nights.len() {
@@ -1426,6 +1565,9 @@ fn kills_at_random_moments_leave_whole_versions() {
     while killed < KILLS {
         chain += 1;
         let name = format!("killed{chain}");
+        // A store that holds changes leaves nothing of the first run, which each chain starts from.
+        let again = ["--stage", "infer", "--fresh"];
+        bench.run(&first("sage", ""), &again).ok();
         for at in 1..=nights.len() {
             let (own, wanted) = (format!("out/{name}-{at}"), &expected[at - 1]);
             // After some kills, the run ends.

@@ -12,7 +12,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use schemas::{ExtractScratch, GraphFeature, GraphFeatureDataset, SplitCounts};
 
 use crate::harness::{Bench, Job, mix};
-use crate::incremental::{PROCESSES, World, blocks, blocks_of, head, run_python};
+use crate::incremental::{PROCESSES, World, blocks, blocks_of, head, rebuilding, run_python};
 use crate::incremental_typed::{self, TypedWorld};
 use crate::needs::python;
 
@@ -152,7 +152,10 @@ fn check_chain_in<C: Chain>(
         let parent = format!("{}{}", if at == 2 { "s" } else { "v" }, at - 1);
         for (own, list, dir) in [("v", "changes", &night), ("s", "snapshot", &whole)] {
             let own = format!("{own}{at}");
-            let job = version::<C>(&own, &parent, &C::list(list, dir), flatten);
+            let mut job = version::<C>(&own, &parent, &C::list(list, dir), flatten);
+            if at == 2 || at == 3 {
+                job = rebuilding(&job);
+            }
             let outcome = bench.run(&adapt(job), args).ok();
             let output = format!("out/{own}");
             let found = read(&bench, &output);
@@ -481,7 +484,10 @@ fn versions_of_both_stages_are_full_runs() {
             "[infer]\noutput = \"out/e{at}\"\nmodel = \"out/model\"\n\n[incremental]\n\
              parent = \"out/e{before}\"\n"
         );
-        let job = job.with("[incremental]\n", &embeddings);
+        let mut job = job.with("[incremental]\n", &embeddings);
+        if at == 2 {
+            job = rebuilding(&job);
+        }
         // The third night is cut between the stages.
         if at == 3 {
             bench.run(&job, &["--stage", "flatten"]).ok();
@@ -826,13 +832,13 @@ fn killed_versions_of_features_go_on() {
     ] {
         let (bench, world) = started(1, layout);
         let before = read(&bench, "out/v0");
-        let job = of_night("calm", "v0", "night-1", layout);
+        let job = rebuilding(&of_night("calm", "v0", "night-1", layout));
         let started = std::time::Instant::now();
         bench.run(&job, &[]).ok();
         let longest = started.elapsed();
         let expected = read(&bench, "out/calm");
         world.write(&bench, "now");
-        let own = of_night("v1", "v0", "night-1", layout);
+        let own = rebuilding(&of_night("v1", "v0", "night-1", layout));
         for kill in 0..kills {
             bench.write(&own);
             let mut run = bench.command(&["run", "job.toml", "--quiet"]);

@@ -8,7 +8,7 @@ use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
 use schemas::EmbeddingsDataset;
 
 use crate::harness::{Bench, Job, mix};
-use crate::incremental::{PROCESSES, blocks, run_python, target_columns};
+use crate::incremental::{PROCESSES, blocks, rebuilding, run_python, target_columns};
 use crate::needs::{has_modules, python, skip, slow};
 
 /// Users and items, numbered; the ids of items are text.
@@ -342,7 +342,10 @@ fn check_chain_in(train: &str, infer: &str, adapt: impl Fn(&Job) -> Job, args: &
         };
         for (name, list) in ["s", "v"].into_iter().zip(lists) {
             let own = format!("{name}{at}");
-            let job = version(&own, &parent, &list, infer);
+            let mut job = version(&own, &parent, &list, infer);
+            if at == 2 {
+                job = rebuilding(&job);
+            }
             bench.run(&adapt(&job), args).ok();
             let found = rows(&bench, &format!("out/{own}"));
             assert_eq!(found.len(), expected.len(), "{train}, {own}");

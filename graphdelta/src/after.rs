@@ -10,7 +10,8 @@ use crate::numbers::Numbers;
 use crate::walked::Walked;
 use crate::{DeltaError, Overlay};
 
-/// Nodes and in-edges of a version. Nodes keep their numbers from version to version.
+/// Nodes and in-edges of a version. Nodes keep their numbers from version to version, until one
+/// writes a store.
 #[derive(Clone, Debug)]
 pub struct After {
     numbers: Arc<Numbers>,
@@ -152,7 +153,8 @@ impl After {
     }
 
     /// Returns the sum of the weights of a node's in-edges of a relation, and that of its
-    /// self-loops. It reads all in-edges of nodes whose in-edges were ever edited.
+    /// self-loops. It reads all in-edges of nodes whose in-edges were edited since the store was
+    /// written.
     pub fn weights(&self, relation: usize, node: NodeIdx) -> [f32; 2] {
         if let Some(edits) = self.overlay.edits.get(&(relation, node)) {
             let (mut all, mut loops) = (Vec::new(), Vec::new());
@@ -175,9 +177,19 @@ impl After {
         of_node.map(Option::unwrap_or_default)
     }
 
-    /// Lists the relations and nodes whose in-edges were ever edited.
+    /// Lists the relations and nodes whose in-edges were edited since the store was written.
     pub fn edited(&self) -> impl Iterator<Item = (usize, NodeIdx)> {
         self.overlay.edits.keys().copied()
+    }
+
+    /// Lists the relations and nodes whose in-edges were edited since the first run.
+    pub fn ever_edited(&self) -> impl Iterator<Item = (usize, NodeIdx)> {
+        let before = self.overlay.edited_before.iter().copied();
+        self.edited().chain(before)
+    }
+
+    pub(crate) fn numbers(&self) -> &Numbers {
+        &self.numbers
     }
 
     /// Returns ids that hold that of a node, and its row there.

@@ -7,7 +7,8 @@ use cluster::{Cluster, copy_files, gather_processes};
 use schemas::read_manifest;
 
 use crate::kept::{failed, files_below};
-use crate::{DeltaError, KeptVersions, NoRows, find_kept};
+use crate::rebuilt::has_store;
+use crate::{DeltaError, KeptVersions, NoRows, VersionRecord, find_kept};
 
 /// Name of the directory in which files arrive.
 const FETCHED: &str = "fetched";
@@ -29,51 +30,61 @@ pub fn fetch_kept(cluster: &Cluster, work_dir: &Path, output: &Path) -> Result<(
     let parent = read_manifest(output).ok().map(|of| of.fingerprint);
     let names = parent.filter(|_| cluster.leads()).and_then(|parent| {
         let record = find_kept::<NoRows>(work_dir, &parent)?;
-        let is_whole = readable.has_graph(&parent, &record);
-        is_whole.then(|| [record.earlier, vec![parent]].concat())
+        let base = record.base.as_ref().map(|base| readable.base_dir(base));
+        let is_whole = readable.has_graph(&parent, &record) && base.is_none_or(|of| has_store(&of));
+        let needed = readable.needed_by(&record);
+        is_whole.then(|| (record.base, [needed, vec![parent]].concat()))
     });
     let names = gather_processes(cluster, names)?.swap_remove(0);
-    let names = names.unwrap_or_default();
+    let (base, names) = names.unwrap_or_default();
+    let dir_of_base = base.as_ref().map(|base| readable.base_dir(base));
+    let lacks_base = dir_of_base.as_ref().map(|dir| !has_store(dir));
     let lacks = |name: &String| {
         let record = readable.record::<NoRows>(name);
         // Of earlier ones, the graph is not kept.
         let needs_graph = names.last() == Some(name);
-        record.is_none_or(|of| needs_graph && !readable.has_graph(name, &of))
+        let has_graph =
+            |of: &VersionRecord<NoRows>| readable.has_graph(name, of) && of.base == base;
+        record.is_none_or(|of| needs_graph && !has_graph(&of))
     };
-    let lacking: Vec<bool> = names.iter().map(lacks).collect();
+    let lacking: Vec<bool> = names.iter().map(lacks).chain(lacks_base).collect();
     let lacking = gather_processes(cluster, lacking)?;
     if lacking.iter().flatten().all(|is_lacking| !is_lacking) {
         return Ok(());
     }
     let versions = KeptVersions::lock(work_dir)?;
-    for (at, name) in names.iter().enumerate() {
-        let of_name: Vec<bool> = lacking.iter().map(|of_process| of_process[at]).collect();
-        if of_name.contains(&true) {
-            fetch(cluster, &versions, name, &of_name)?;
+    let dirs = names
+        .iter()
+        .map(|name| versions.path(name))
+        .chain(dir_of_base);
+    for (at, dir) in dirs.enumerate() {
+        let of_dir: Vec<bool> = lacking.iter().map(|of_process| of_process[at]).collect();
+        if of_dir.contains(&true) {
+            fetch(cluster, &versions, &dir, &of_dir)?;
         }
     }
     Ok(())
 }
 
-/// Copies what the leader keeps of one output to the processes that lack it.
+/// Copies a directory of the leader to the processes that lack it.
 fn fetch(
     cluster: &Cluster,
     versions: &KeptVersions,
-    name: &str,
+    own: &Path,
     lacking: &[bool],
 ) -> Result<(), DeltaError> {
-    let (own, arrived) = (versions.path(name), versions.dir().join(FETCHED));
+    let arrived = versions.dir().join(FETCHED);
     remove(&arrived)?;
     let files = match cluster.leads() {
-        true => files_below(&own, &own)?,
+        true => files_below(own, own)?,
         false => Vec::new(),
     };
-    copy_files(cluster, (&own, &files), &arrived, lacking)?;
+    copy_files(cluster, (own, &files), &arrived, lacking)?;
     if !lacking[cluster.process()] {
         return Ok(());
     }
-    remove(&own)?;
-    std::fs::rename(&arrived, &own).map_err(failed("rename", &arrived))
+    remove(own)?;
+    std::fs::rename(&arrived, own).map_err(failed("rename", &arrived))
 }
 
 /// Removes a directory, if it is there.

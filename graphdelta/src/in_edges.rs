@@ -267,6 +267,18 @@ impl<'a> Draws<'a> {
         visit_after(self.stored(dst), edits, &mut visit);
     }
 
+    /// Calls `visit` as [`Self::visit_edited`] does, with the in-edges that are left out because
+    /// they equal a pair.
+    pub(crate) fn visit_left_out(
+        &self,
+        dst: NodeIdx,
+        edits: Option<&Edits>,
+        mut visit: impl FnMut(NodeIdx, f32, &[f32]),
+    ) {
+        let stored = self.numbers.stored_left_out((self.relation, dst));
+        visit_after(stored, edits, &mut visit);
+    }
+
     /// Returns the first in-edges of a node in the store.
     pub(crate) fn kept(&self, dst: NodeIdx) -> KeptEdges {
         if !self.numbers.is_stored(dst) {

@@ -10,7 +10,7 @@ use store::Store;
 
 use crate::{
     After, Changes, DeltaError, LabelsOf, Night, Numbers, OfStore, ParentGraph, Reach, ReachPlan,
-    Snapshot, reach,
+    RebuildPlan, Snapshot, reach,
 };
 
 /// Tables, changes and parent of a version.
@@ -28,6 +28,8 @@ pub struct VersionInput<'a> {
     pub parent: &'a Path,
     /// Whether all rows are computed and written, whatever the changes reach.
     pub full: bool,
+    /// Share of the store that changes before it is written anew; none: the default.
+    pub rebuild_share: Option<f64>,
     /// What the stages of the job share; none if only one of them writes a version.
     pub shared: Option<&'a SharedReach>,
 }
@@ -113,6 +115,14 @@ impl SharedReach {
 }
 
 impl<'a> VersionInput<'a> {
+    /// Returns how the store of the version is written anew.
+    pub fn rebuild_plan(&self) -> RebuildPlan<'a> {
+        RebuildPlan {
+            graph: self.graph,
+            share: self.rebuild_share,
+        }
+    }
+
     /// Reads the tables of changes of a store, or opens those of a snapshot, unless another stage
     /// has read them; with the labels and splits of the target type if `labels`.
     ///
@@ -180,25 +190,6 @@ impl ReadTables {
     }
 }
 
-/// Edits of in-edges that take little time, whatever their share.
-const FEW_EDITS: u64 = 100_000;
-
-/// Warns of a chain in which much has changed since its first run: each version reads all of that
-/// (`docs/benchmarks/versions.md`, late in a chain).
-fn warn_of_edits(edits: u64, in_edges: u64) {
-    if is_much(edits, in_edges) {
-        let percent = edits * 100 / in_edges.max(1);
-        tracing::warn!(
-            "{percent} % of the in-edges have changed since the first run, and each version reads \
-             all of that: a run without a parent on the tables of the day makes later ones faster"
-        );
-    }
-}
-
-fn is_much(edits: u64, in_edges: u64) -> bool {
-    edits >= FEW_EDITS && edits * 20 >= in_edges
-}
-
 impl NewTables<'_> {
     /// Returns fingerprints of the tables.
     pub fn fingerprints(&self) -> &Value {
@@ -233,9 +224,6 @@ impl NewTables<'_> {
         let nights = read.apply(&mut numbers)?;
         let numbers = Arc::new(numbers);
         let (reach, overlay) = reach(&numbers, nights, &parent.out, plan)?;
-        if store.cluster().leads() {
-            warn_of_edits(overlay.num_edits(), store.meta().edges.in_edges);
-        }
         let reached = Arc::new(Reached {
             after: After::new(&numbers, overlay),
             numbers,
@@ -249,18 +237,5 @@ impl NewTables<'_> {
             });
         }
         Ok(reached)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_much;
-
-    #[test]
-    fn a_twentieth_of_the_in_edges_is_much_unless_they_are_few() {
-        assert!(is_much(800_000, 16_000_000));
-        assert!(!is_much(799_999, 16_000_000));
-        assert!(!is_much(99_999, 100_000));
-        assert!(is_much(100_000, 0));
     }
 }

@@ -1,7 +1,7 @@
 //! What later versions need of earlier ones, in the working directory: changes of the graph, and
 //! the nodes of the rows of each output. A stage may keep more beside it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,6 +25,15 @@ const RECORD: &str = "version.json";
 const OVERLAY: &str = "overlay";
 const NODES: &str = "nodes.arrow";
 
+/// Problem of a parent whose graph is that of other tables.
+pub(crate) const OTHER_GRAPH: &str = "\
+    is of another graph: the tables or keys of [input], `seed` or the sampling have changed since; \
+    they must be those of the first run, with changes in [input.changes] or the tables of today in \
+    [input.snapshot]";
+
+/// Names of directories of stores that hold changes start so.
+const BASE: &str = "base-";
+
 /// Name of the directory in which a version is written before it gets its name.
 const UNFINISHED: &str = "unfinished";
 
@@ -42,8 +51,11 @@ pub struct KeptVersions {
 /// What is kept of a version; `version.json`. `R` is what its stage keeps besides.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VersionRecord<R> {
-    /// Fingerprint of the nodes and edges of the store, which numbers follow from.
+    /// Fingerprint of the tables, seed and sampling of the store, which numbers follow from.
     pub graph: String,
+    /// Names the changes that its store holds too; none if that was built from the tables.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
     /// Columns of the store's features; none if all are numbers without gaps, or nodes have types.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<ColumnMeta>,
@@ -59,6 +71,10 @@ pub struct VersionRecord<R> {
     pub earlier: Vec<String>,
     /// Nodes of the rows of its output, in their order; none: the nodes of the store.
     pub nodes: Option<FileEntry>,
+    /// Nodes of the rows of the earlier outputs, if they have other numbers than in the records of
+    /// these: the version has written a store. Rows that are replaced may have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes_of_earlier: Vec<FileEntry>,
     /// In-edges of a node that its changes of the graph hold; none if it has no changes.
     pub overlay: Option<Vec<usize>>,
     /// What the stage keeps besides.
@@ -95,16 +111,33 @@ impl<R> VersionRecord<R> {
             false => (columns.concat(), Vec::new()),
         };
         Self {
-            graph: meta.edges_fingerprint(),
+            graph: meta.tables_fingerprint(),
+            base: meta.base.clone(),
             columns,
             columns_of_types,
             parent: None,
             plan: plan.clone(),
             earlier: Vec::new(),
             nodes: None,
+            nodes_of_earlier: Vec::new(),
             overlay: None,
             of_stage,
         }
+    }
+
+    /// Tells whether it has the nodes of the rows of the earlier outputs.
+    fn knows_earlier(&self) -> bool {
+        !self.nodes_of_earlier.is_empty()
+    }
+
+    /// Returns the fingerprints of the earlier versions that it needs, oldest first;
+    /// `knows_earlier` tells of their records.
+    fn needs(&self, knows_earlier: impl Fn(&String) -> bool) -> Vec<String> {
+        if self.knows_earlier() {
+            return Vec::new();
+        }
+        let first = self.earlier.iter().rposition(knows_earlier);
+        self.earlier[first.unwrap_or(0)..].to_vec()
     }
 
     /// Returns the columns of the store's features, by type.
@@ -142,7 +175,11 @@ pub fn find_kept<R: DeserializeOwned>(
     let versions = KeptVersions::unlocked(work_dir);
     let record = versions.record::<R>(fingerprint)?;
     let is_kept = |name: &String| versions.record::<NoRows>(name).is_some();
-    record.earlier.iter().all(is_kept).then_some(record)
+    versions
+        .needed_by(&record)
+        .iter()
+        .all(is_kept)
+        .then_some(record)
 }
 
 /// Lists the files below a directory in `dir`, by their paths from `dir`.
@@ -228,6 +265,61 @@ impl KeptVersions {
         read_record(&self.path(fingerprint))
     }
 
+    /// Returns the fingerprints of the earlier versions that a version needs, oldest first: from
+    /// the last one on that has written a store, and so knows the nodes of those before it.
+    pub fn needed_by<R>(&self, record: &VersionRecord<R>) -> Vec<String> {
+        record.needs(|name| {
+            let of_name = self.record::<NoRows>(name);
+            of_name.is_some_and(|of| of.knows_earlier())
+        })
+    }
+
+    /// Returns what is kept of a version and of the earlier ones that it needs, with their
+    /// fingerprints, its own last; none if some of it is not kept.
+    pub fn records<R: DeserializeOwned>(
+        &self,
+        fingerprint: &str,
+    ) -> Option<Vec<(String, VersionRecord<R>)>> {
+        let own = self.record::<R>(fingerprint)?;
+        let names = self.needed_by(&own).into_iter();
+        let earlier = names.map(|name| Some((name.clone(), self.record(&name)?)));
+        let own = std::iter::once(Some((fingerprint.to_owned(), own)));
+        earlier.chain(own).collect()
+    }
+
+    /// Reads the nodes of the rows of each output of a version, its own last; none: those of the
+    /// store. `records` are those that [`Self::records`] returns.
+    ///
+    /// # Errors
+    ///
+    /// If a file was changed or cannot be read.
+    pub fn nodes_of_outputs<R>(
+        &self,
+        records: &[(String, VersionRecord<R>)],
+    ) -> Result<Vec<Option<Vec<NodeIdx>>>, DeltaError> {
+        let mut all = Vec::new();
+        for (name, record) in records {
+            let dir = self.path(name);
+            for entry in &record.nodes_of_earlier {
+                all.push(Some(read_nodes(&dir, entry)?));
+            }
+            let nodes = record.nodes.as_ref();
+            let nodes = nodes.map(|entry| read_nodes(&dir, entry));
+            all.push(nodes.transpose()?);
+        }
+        Ok(all)
+    }
+
+    /// Returns the directory of a store that holds changes; `name` names them.
+    pub(crate) fn base_dir(&self, name: &str) -> PathBuf {
+        self.dir.join(folder(&format!("{BASE}{name}")))
+    }
+
+    /// Returns the directory of the changes of a version in that of its record.
+    pub(crate) fn overlay_in(&self, dir: &Path) -> PathBuf {
+        dir.join(OVERLAY)
+    }
+
     /// Returns the out-edges of a store, which are written once: those of the first `keep` in-edges
     /// of each node and relation.
     ///
@@ -242,6 +334,12 @@ impl KeptVersions {
             false => format!("{keep:?} of {stored:?}"),
         };
         let of_keep = folder(&hash(kept.as_bytes()));
+        if let Some(base) = &store.meta().base {
+            // They are removed with the store.
+            let own = self.base_dir(base).join(store.meta().workers.to_string());
+            let dir = own.join(format!("out-edges-{of_keep}"));
+            return OutEdges::open_or_write(store, keep, &dir);
+        }
         let dir = self.dir.join(format!("out-edges-{of_store}-{of_keep}"));
         // Their name before it had the number of in-edges.
         let old = self.dir.join(format!("out-edges-{of_store}"));
@@ -275,12 +373,9 @@ impl KeptVersions {
                  parent alone; name a later parent, or start with a run without a parent",
             ));
         }
-        if record.graph != store.meta().edges_fingerprint() {
-            return Err(parent.problem(
-                "is of another graph: the tables or keys of [input], `seed` or the sampling have \
-                 changed since; they must be those of the first run, with changes in \
-                 [input.changes] or the tables of today in [input.snapshot]",
-            ));
+        let meta = store.meta();
+        if (&record.graph, &record.base) != (&meta.tables_fingerprint(), &meta.base) {
+            return Err(parent.problem(OTHER_GRAPH));
         }
         let has_all = |kept: &[usize]| kept.iter().zip(read).all(|(kept, read)| kept >= read);
         let (keep, overlay, files) = match &record.overlay {
@@ -372,16 +467,15 @@ impl KeptVersions {
             next = parent_of(&name);
             old.push(name);
         }
+        let records = self.all_records()?;
+        let knows_earlier = |name: &String| {
+            let of_name = records.get(&folder(name)).and_then(Option::as_ref);
+            of_name.is_some_and(VersionRecord::knows_earlier)
+        };
         let folders: BTreeSet<String> = old.iter().map(|name| folder(name)).collect();
-        let mut needed = BTreeSet::new();
-        let entries = std::fs::read_dir(&self.dir).map_err(failed("read", &self.dir))?;
-        for entry in entries {
-            let entry = entry.map_err(failed("read", &self.dir))?;
-            if !folders.contains(&*entry.file_name().to_string_lossy()) {
-                let record = read_record::<NoRows>(&entry.path());
-                needed.extend(record.into_iter().flat_map(|record| record.earlier));
-            }
-        }
+        let others = records.iter().filter(|(name, _)| !folders.contains(*name));
+        let others = others.filter_map(|(_, record)| record.as_ref());
+        let needed: BTreeSet<String> = others.flat_map(|of| of.needs(knows_earlier)).collect();
         // The oldest first: the others lead to it.
         for name in old.iter().rev() {
             match needed.contains(name) {
@@ -389,11 +483,57 @@ impl KeptVersions {
                 false => self.remove(&self.path(name))?,
             }
         }
-        Ok(())
+        self.remove_bases()
+    }
+
+    /// Reads the records in all directories, by name; none where it cannot be read.
+    fn all_records(&self) -> Result<BTreeMap<String, Option<VersionRecord<NoRows>>>, DeltaError> {
+        let mut records = BTreeMap::new();
+        let entries = std::fs::read_dir(&self.dir).map_err(failed("read", &self.dir))?;
+        for entry in entries {
+            let entry = entry.map_err(failed("read", &self.dir))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            records.insert(name, read_record(&entry.path()));
+        }
+        Ok(records)
+    }
+
+    /// Tells whether a version is kept that has rows of an output.
+    pub fn are_continued(&self, fingerprint: &str) -> bool {
+        let records = self.all_records().unwrap_or_default();
+        let mut records = records.into_values().flatten();
+        records.any(|of| of.earlier.iter().any(|name| name == fingerprint))
+    }
+
+    /// Removes the stores that hold changes, and that no kept graph starts from.
+    fn remove_bases(&self) -> Result<(), DeltaError> {
+        let records = self.all_records()?;
+        let names = records.keys().filter(|name| name.starts_with(BASE));
+        let mut bases: Vec<PathBuf> = names.map(|name| self.dir.join(name)).collect();
+        let graphs = records.iter();
+        let graphs = graphs.filter(|(name, _)| self.overlay_in(&self.dir.join(name)).exists());
+        for (name, record) in graphs.filter(|(name, _)| *name != UNFINISHED) {
+            match record {
+                Some(record) => {
+                    let own = record.base.as_ref().map(|base| self.base_dir(base));
+                    bases.retain(|base| Some(base) != own.as_ref());
+                }
+                // It may start from any of them.
+                None => {
+                    let name = name.clone();
+                    tracing::warn!(
+                        "what is kept in {name} of {} cannot be read",
+                        self.dir.display()
+                    );
+                    return Ok(());
+                }
+            }
+        }
+        bases.iter().try_for_each(|base| self.remove(base))
     }
 
     /// Removes a directory, if it is there; readers see all of it or nothing.
-    fn remove(&self, dir: &Path) -> Result<(), DeltaError> {
+    pub(crate) fn remove(&self, dir: &Path) -> Result<(), DeltaError> {
         match self.put_aside(dir)? {
             Some(aside) => std::fs::remove_dir_all(&aside).map_err(failed("remove", &aside)),
             None => Ok(()),
@@ -414,19 +554,6 @@ impl KeptVersions {
     }
 }
 
-/// Writes the changes of the graph of a version to its directory.
-///
-/// # Errors
-///
-/// If they cannot be written.
-pub fn write_overlay(
-    dir: &Path,
-    store: &Store,
-    (overlay, keep): (&Overlay, &[usize]),
-) -> Result<(), DeltaError> {
-    overlay.write(store, keep, &dir.join(OVERLAY))
-}
-
 /// Puts a file into another directory, without a copy where it can.
 ///
 /// # Errors
@@ -444,11 +571,16 @@ pub fn link(from: &Path, to: &Path) -> Result<(), DeltaError> {
 ///
 /// If the file cannot be written.
 pub fn write_nodes(dir: &Path, nodes: &[NodeIdx]) -> Result<FileEntry, DeltaError> {
+    write_listed(&dir.join(NODES), nodes)
+}
+
+/// Writes the nodes of some rows to a file.
+pub(crate) fn write_listed(path: &Path, nodes: &[NodeIdx]) -> Result<FileEntry, DeltaError> {
     let numbers = UInt32Array::from_iter_values(nodes.iter().map(|node| node.raw()));
     let numbers: ArrayRef = Arc::new(numbers);
     let mut file = None;
     let batch = arrow_file::batch(vec![("node", numbers)]);
-    append(&mut file, &dir.join(NODES), &batch)?;
+    append(&mut file, path, &batch)?;
     Ok(file.expect("a batch was written").finish()?)
 }
 
@@ -457,7 +589,7 @@ pub fn write_nodes(dir: &Path, nodes: &[NodeIdx]) -> Result<FileEntry, DeltaErro
 /// # Errors
 ///
 /// If the file was changed or cannot be read.
-pub fn read_nodes(dir: &Path, entry: &FileEntry) -> Result<Vec<NodeIdx>, DeltaError> {
+fn read_nodes(dir: &Path, entry: &FileEntry) -> Result<Vec<NodeIdx>, DeltaError> {
     let path = dir.join(&entry.path);
     let damaged = |what: &str| StoreError::File {
         verb: "read",

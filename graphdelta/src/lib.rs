@@ -21,6 +21,7 @@ mod overlay;
 mod parent;
 mod processes;
 mod reach;
+mod rebuilt;
 mod replaced;
 mod snapshot;
 mod trace;
@@ -35,16 +36,14 @@ pub use error::DeltaError;
 pub use fetch::fetch_kept;
 pub use in_edges::KeptEdges;
 pub use input::{NewTables, Reached, SharedReach, VersionInput};
-pub use kept::{
-    KeptVersions, NoRows, ParentGraph, VersionRecord, find_kept, link, read_nodes, write_nodes,
-    write_overlay,
-};
+pub use kept::{KeptVersions, NoRows, ParentGraph, VersionRecord, find_kept, link, write_nodes};
 pub use numbers::{Night, Numbers, check_graph};
 pub use out_edges::OutEdges;
 pub use overlay::Overlay;
 pub use parent::{Parent, named_parent};
 pub use processes::{finish_version, finished_version, is_own_part, join_parts};
 pub use reach::{ChangedInEdges, Degrees, Reach, ReachPlan, reach};
+pub use rebuilt::{Base, KeptGraph, RebuildPlan};
 pub use replaced::{GoneRow, KeptRowsOf, Replaced};
 pub use snapshot::Snapshot;
 pub use work::Work;

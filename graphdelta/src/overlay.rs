@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, AsArray, Float32Array, RecordBatch, StringArray};
 use arrow::array::{Int64Array, UInt32Array, UInt64Array};
 use arrow::datatypes::{Float32Type, Int64Type, UInt32Type, UInt64Type};
-use schemas::xxh::file_checksum;
+use schemas::xxh::{file_checksum, fingerprint};
 use schemas::{FeatureMeta, Features, FileEntry, Ids, LabelMeta, Labels, NodeIdx, Split};
 use serde::{Deserialize, Serialize};
 use store::arrow_file::{self, append, bounds, map_batches};
@@ -25,6 +25,12 @@ const TARGETS: &str = "targets.arrow";
 /// Files of pairs and of the edges that they leave out, which overlays without pairs lack.
 const PAIRS: &str = "pairs.arrow";
 const LEFT_OUT: &str = "left-out.arrow";
+
+/// File of nodes whose in-edges were edited before the store was rebuilt; most overlays lack it.
+const EDITED_BEFORE: &str = "edited-before.arrow";
+
+/// File of the first in-edges that differ, which follow from the others.
+const KEPT: &str = "kept.arrow";
 
 /// Rows of a record batch.
 const ROWS: usize = 1 << 13;
@@ -48,6 +54,8 @@ pub struct Overlay {
     pub(crate) pairs: BTreeMap<PairEnds, Option<PairRow>>,
     /// Edges that are left out because they equal a pair, by relation and destination.
     pub(crate) left_out: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
+    /// Relation and destination of in-edges that were edited before the store was rebuilt.
+    pub(crate) edited_before: BTreeSet<(usize, NodeIdx)>,
 }
 
 /// Description of the files, written last.
@@ -111,6 +119,11 @@ impl Overlay {
         self.edits.values().map(|of| of.len() as u64).sum()
     }
 
+    /// Returns the number of nodes that were added, replaced or removed.
+    pub(crate) fn num_node_changes(&self) -> u64 {
+        (self.inputs.len() + self.removed.len()) as u64
+    }
+
     /// Returns the type of a node; none if there is no such node.
     fn type_of(&self, store: &Store, node: NodeIdx) -> Option<usize> {
         match node.index().checked_sub(store.placement().num_nodes()) {
@@ -125,6 +138,17 @@ impl Overlay {
     ///
     /// If the files cannot be written.
     pub fn write(&self, store: &Store, keep: &[usize], dir: &Path) -> Result<(), DeltaError> {
+        self.write_named(store, keep, dir).map(drop)
+    }
+
+    /// [`Self::write`]; returns a name of the store with the changes, whatever the number of
+    /// workers and `keep`.
+    pub(crate) fn write_named(
+        &self,
+        store: &Store,
+        keep: &[usize],
+        dir: &Path,
+    ) -> Result<String, DeltaError> {
         let failed = |source: StoreCause| StoreError::File {
             verb: "write",
             path: dir.to_owned(),
@@ -139,6 +163,17 @@ impl Overlay {
             }
             files.push(file.expect("a batch was written").finish()?);
         }
+        let of_graph = files.iter().filter(|file| file.path != KEPT);
+        let of_graph: Vec<&FileEntry> = of_graph.collect();
+        let own = store.meta();
+        let named = serde_json::json!({
+            "store": own.edges_fingerprint(),
+            "changes": of_graph,
+            "keep": own.keep,
+            "target_type": own.graph.target_type,
+            "lists": [own.samples, u32::from(own.redraw)],
+            "pairs": [own.keeps_left_out, own.keeps_times],
+        });
         let meta = Meta {
             store: store.meta().edges_fingerprint(),
             keep: keep.to_vec(),
@@ -149,7 +184,8 @@ impl Overlay {
             std::fs::write(&temporary, serde_json::to_vec_pretty(&meta)?)?;
             Ok(std::fs::rename(temporary, dir.join(META))?)
         };
-        Ok(finish().map_err(failed)?)
+        finish().map_err(failed)?;
+        Ok(fingerprint(named.to_string().as_bytes()))
     }
 
     fn tables(&self) -> Tables {
@@ -171,8 +207,12 @@ impl Overlay {
             ("inputs.arrow", in_batches(&inputs, inputs_batch)),
             (TARGETS, in_batches(&targets, targets_batch)),
             ("edits.arrow", in_batches(&edits, edits_batch)),
-            ("kept.arrow", in_batches(&kept, kept_batch)),
+            (KEPT, in_batches(&kept, kept_batch)),
         ];
+        if !self.edited_before.is_empty() {
+            let before: Vec<_> = self.edited_before.iter().collect();
+            tables.push((EDITED_BEFORE, in_batches(&before, edited_batch)));
+        }
         if !pairs.is_empty() || !left_out.is_empty() {
             tables.push((PAIRS, in_batches(&pairs, pairs_batch)));
             tables.push((LEFT_OUT, in_batches(&left_out, edits_batch)));
@@ -235,11 +275,17 @@ impl Overlay {
             let (key, src, edges) = columns.edit(row)?;
             Arc::make_mut(all.edits.entry(key).or_default()).push(src, edges)
         })?;
-        read("kept.arrow", &mut |all, columns, row| {
+        read(KEPT, &mut |all, columns, row| {
             let (key, kept) = columns.kept(row)?;
             all.kept.insert(key, Arc::new(kept));
             Some(())
         })?;
+        if meta.files.iter().any(|file| file.path == EDITED_BEFORE) {
+            read(EDITED_BEFORE, &mut |all, columns, row| {
+                all.edited_before.insert(columns.key(row)?);
+                Some(())
+            })?;
+        }
         if meta.files.iter().any(|file| file.path == PAIRS) {
             overlay.read_pairs(dir)?;
         }
@@ -418,6 +464,13 @@ fn edits_batch(of: &[(usize, NodeIdx, NodeIdx, &Vec<NewEdge>)]) -> RecordBatch {
         ("src", numbers(of.iter().map(|row| row.2.raw()))),
         ("weight", Lists::of(weights).column()),
         ("feature", Lists::of(features).column()),
+    ])
+}
+
+fn edited_batch(of: &[&(usize, NodeIdx)]) -> RecordBatch {
+    arrow_file::batch(vec![
+        ("relation", numbers(of.iter().map(|key| narrow(key.0)))),
+        ("dst", numbers(of.iter().map(|key| key.1.raw()))),
     ])
 }
 

@@ -1,6 +1,7 @@
 //! Finds the rows of earlier outputs that are no rows of a version.
 
 use schemas::{KeptOutput, NodeIdx, ReplacedRows};
+use store::MISSING;
 
 use crate::After;
 
@@ -29,7 +30,8 @@ pub struct Replaced {
 pub struct KeptRowsOf<'a> {
     /// Oldest first; the parent is the last.
     pub outputs: &'a [KeptOutput],
-    /// Nodes of the rows of each output; none if it has those of the store.
+    /// Nodes of the rows of each output, [`MISSING`] of rows that were replaced before; none if it
+    /// has those of the store.
     pub nodes: &'a [Option<Vec<NodeIdx>>],
     /// Position of the file of a part whose rows are counted.
     pub file: usize,
@@ -54,7 +56,9 @@ impl KeptRowsOf<'_> {
         let mut latest = vec![0u32; end];
         for (at, of_output) in (0u32..).zip(self.nodes) {
             for node in of_output.iter().flatten() {
-                latest[node.index()] = at;
+                if *node != MISSING {
+                    latest[node.index()] = at;
+                }
             }
         }
         let mut gone = vec![false; end];
@@ -78,7 +82,7 @@ impl KeptRowsOf<'_> {
                     let Some(node) = node(row) else {
                         return Err(format!("has other rows than were kept of {}", output.path));
                     };
-                    let is_latest = latest[node.index()] == at;
+                    let is_latest = node != MISSING && latest[node.index()] == at;
                     if is_latest && !gone[node.index()] {
                         continue;
                     }

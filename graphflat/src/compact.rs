@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use graphdelta::{Compaction, KeptVersions, NoRows, VersionRecord, read_nodes, write_nodes};
+use graphdelta::{Compaction, KeptVersions, NoRows, VersionRecord, write_nodes};
 use schemas::progress::{Event, Progress};
 use schemas::{
     ExtractScratch, GraphFeatureDataset, GraphShard, Manifest, NodeIdx, Opened, ShardBuilder,
@@ -73,7 +73,7 @@ pub fn compact(
         });
     }
     for (versions, record) in kept {
-        let nodes = left_nodes(&versions, &record, (&compaction, &dataset))?;
+        let nodes = left_nodes(&versions, (&compaction, &dataset))?;
         let dir = versions.begin()?;
         if record.overlay.is_some() {
             versions.link_overlay(&compaction.source.fingerprint, &dir)?;
@@ -82,6 +82,7 @@ pub fn compact(
             parent: Some(compaction.source.fingerprint.clone()),
             earlier: Vec::new(),
             nodes: Some(write_nodes(&dir, &nodes)?),
+            nodes_of_earlier: Vec::new(),
             ..record
         };
         versions.finish(&compaction.fingerprint, &record)?;
@@ -103,20 +104,14 @@ fn alone(dataset: &GraphFeatureDataset, part: usize) -> Result<GraphShard, Flatt
 /// Returns the nodes of the rows that are left of each output of a version, in their order.
 fn left_nodes(
     versions: &KeptVersions,
-    record: &VersionRecord<NoRows>,
     (compaction, dataset): (&Compaction<'_>, &GraphFeatureDataset),
 ) -> Result<Vec<NodeIdx>, FlattenError> {
     let not_kept = || FlattenError::from(compaction.not_kept(versions));
-    let mut all = Vec::new();
-    for name in record
-        .earlier
-        .iter()
-        .chain([&compaction.source.fingerprint])
-    {
-        let of_output: VersionRecord<NoRows> = versions.record(name).ok_or_else(not_kept)?;
-        let entry = of_output.nodes.as_ref().ok_or_else(not_kept)?;
-        all.extend(read_nodes(&versions.path(name), entry)?);
-    }
+    let records = versions.records::<NoRows>(&compaction.source.fingerprint);
+    let of_outputs = versions.nodes_of_outputs(&records.ok_or_else(not_kept)?)?;
+    let of_outputs = of_outputs.into_iter();
+    let of_outputs = of_outputs.map(|nodes| nodes.ok_or_else(not_kept));
+    let all = of_outputs.collect::<Result<Vec<_>, _>>()?.concat();
     let (mut left, mut first) = (Vec::new(), 0);
     for part in 0..dataset.num_parts() {
         let rows = usize::try_from(dataset.part(part).rows).map_err(|_| not_kept())?;

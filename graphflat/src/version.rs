@@ -14,9 +14,9 @@ use chosen::Chosen;
 use cluster::{gather_processes, open_output};
 use graphdelta::{
     After, Changes, Degrees, DeltaError, GoneRow, KeptRowsOf, KeptVersions, LabelsOf, NewTables,
-    NoRows, OfStore, Parent, ReachPlan, Reached, Snapshot, VersionInput, VersionRecord, fetch_kept,
-    find_kept, finish_version, finished_version, is_own_part, join_parts, named_parent, read_nodes,
-    write_nodes, write_overlay,
+    NoRows, OfStore, Parent, ReachPlan, Reached, RebuildPlan, Snapshot, VersionInput,
+    VersionRecord, fetch_kept, find_kept, finish_version, finished_version, is_own_part,
+    join_parts, named_parent, write_nodes,
 };
 use hashbrown::HashMap;
 use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
@@ -55,6 +55,7 @@ struct Prepared<'a> {
     /// Other nodes of rows of earlier outputs that are no targets any more.
     left_out: Vec<NodeIdx>,
     decision: FlattenDecision,
+    rebuild: RebuildPlan<'a>,
 }
 
 /// Checks parent and tables of a version before any work; reads no rows.
@@ -322,18 +323,14 @@ impl<'a> Prepared<'a> {
         plan: &'a FlattenPlan,
         parent: Parent,
         versions: &KeptVersions,
-        (store, input, tables): (&Store, VersionInput<'_>, NewTables<'_>),
+        (store, input, tables): (&Store, VersionInput<'a>, NewTables<'_>),
     ) -> Result<Self, FlattenError> {
         let name = parent.manifest.fingerprint.clone();
         check_target_type(&parent, &store.meta().graph.target().name)?;
         let not_kept = || parent.is_not_kept(versions.work_dir());
-        let record: VersionRecord<NoRows> = versions.record(&name).ok_or_else(not_kept)?;
-        let nodes = record.earlier.iter().chain([&name]).map(|earlier| {
-            let of_output = versions.record::<NoRows>(earlier).ok_or_else(not_kept)?;
-            let entry = of_output.nodes.as_ref().ok_or_else(not_kept)?;
-            Ok(Some(read_nodes(&versions.path(earlier), entry)?))
-        });
-        let nodes = nodes.collect::<Result<_, FlattenError>>()?;
+        let mut records = versions.records::<NoRows>(&name).ok_or_else(not_kept)?;
+        let nodes = versions.nodes_of_outputs(&records)?;
+        let (_, record) = records.pop().expect("its own record is the last");
         let reach_plan = plan.sample.reach_plan();
         let read = reach_plan.keep();
         let graph = versions.parent_graph((&parent, &record), store, (&read, read.clone()))?;
@@ -374,13 +371,17 @@ impl<'a> Prepared<'a> {
             reached.len() as u64
         };
         let (why, counts) = (why.map(str::to_owned), [num_reached, all]);
-        let decision = FlattenDecision::new(why, counts, hops.collect(), &parent.manifest);
+        let decision = FlattenDecision {
+            rebuilds: input.rebuild_plan().reason(after),
+            ..FlattenDecision::new(why, counts, hops.collect(), &parent.manifest)
+        };
         let written = match decision.full {
             Some(_) if pairs.is_none() => chosen.all(),
             _ => reached,
         };
         Ok(Self {
             left_out: chosen.left_out(),
+            rebuild: input.rebuild_plan(),
             decision,
             written,
             pairs,
@@ -602,12 +603,20 @@ impl<'a> Prepared<'a> {
     ) -> Result<(), FlattenError> {
         let (after, dir) = (&self.changed.after, versions.begin()?);
         let store = after.store();
-        write_overlay(&dir, store, (after.overlay(), &self.keep))?;
+        let graph = versions.keep_graph(&dir, (after, &self.keep), self.rebuild)?;
         let of_plan = kept_plan(self.plan, store)?;
+        let removed = after.overlay().removed();
+        let gone: Vec<NodeIdx> = self.left_out.iter().copied().chain(removed).collect();
+        let earlier = match kept {
+            [] => &[],
+            _ => &self.nodes[..],
+        };
         let record = VersionRecord {
             parent: Some(self.parent.manifest.fingerprint.clone()),
             earlier: kept.iter().map(|of| of.fingerprint.clone()).collect(),
-            nodes: Some(write_nodes(&dir, written)?),
+            nodes_of_earlier: graph.write_earlier(&dir, earlier, &gone, store)?,
+            nodes: Some(write_nodes(&dir, &graph.numbers_of(written))?),
+            base: graph.base,
             overlay: Some(self.keep.clone()),
             ..VersionRecord::new(store, &of_plan, NoRows::default())
         };

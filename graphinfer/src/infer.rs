@@ -205,12 +205,22 @@ pub(crate) fn check_kept(
     if plan.keeps_rows {
         fetch_kept(store.cluster(), &plan.work_dir, &plan.output)?;
     }
-    match plan.keeps_rows && find_kept::<RowFiles>(&plan.work_dir, fingerprint).is_none() {
-        true => Err(InferError::NotKept {
-            output: plan.output.clone(),
-        }),
-        false => Ok(()),
+    if !plan.keeps_rows || find_kept::<RowFiles>(&plan.work_dir, fingerprint).is_some() {
+        return Ok(());
     }
+    if KeptVersions::unlocked(&plan.work_dir).are_continued(fingerprint) {
+        if store.cluster().leads() {
+            tracing::warn!(
+                "versions cannot start from {} any more: a later one has removed what was kept of \
+                 it; compute it again with --stage infer --fresh if they are to",
+                plan.output.display()
+            );
+        }
+        return Ok(());
+    }
+    Err(InferError::NotKept {
+        output: plan.output.clone(),
+    })
 }
 
 /// Locks the versions that are kept, and writes the out-edges that the next one needs; none if none

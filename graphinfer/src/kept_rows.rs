@@ -2,17 +2,19 @@
 
 use crate::InferError;
 use crate::locate::narrow;
-use crate::rows::RowRecord;
+use crate::rows::{RowRecord, RowWriter};
 use arrow::array::{ArrayRef, AsArray, Float32Array, RecordBatch, UInt32Array};
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::{Float32Type, UInt32Type};
-use gnn::{Dense, SharedRows};
+use gnn::{Dense, RowFormat, SharedRows};
+use rayon::iter::{IndexedParallelIterator, ParallelIterator};
+use rayon::slice::ParallelSlice;
 use schemas::xxh::file_checksum;
 use schemas::{FileEntry, NodeIdx};
 use std::path::Path;
 use std::sync::Arc;
 use store::arrow_file::{self, append, bounds, map_batches};
-use store::{StoreCause, StoreError};
+use store::{MappedFile, StoreCause, StoreError};
 
 /// What is wrong with a file that differs from its record.
 const CHANGED: &str = "it was changed since it was written";
@@ -20,8 +22,11 @@ const CHANGED: &str = "it was changed since it was written";
 /// Rows of a batch of changed rows.
 const ROWS: usize = 1 << 13;
 
-/// Rows of layers, by the numbers that nodes keep from version to version. Those of earlier
-/// versions are mapped.
+/// Pieces of [`ROWS`] that are copied before their pages leave the memory.
+const RELEASED_PIECES: usize = 16;
+
+/// Rows of layers, by the numbers that nodes keep from version to version, until one writes a
+/// store. Rows of earlier versions are mapped.
 #[derive(Clone, Debug, Default)]
 pub struct KeptRows {
     /// From layer 1.
@@ -31,8 +36,8 @@ pub struct KeptRows {
 #[derive(Clone, Debug)]
 struct LayerRows {
     cols: usize,
-    /// Rows of all nodes of the store, by number.
-    stored: Option<SharedRows>,
+    /// Rows of all nodes of the store, by number, and their file.
+    stored: Option<(SharedRows, MappedFile)>,
     /// Rows that earlier versions have changed; each batch but the last of a version has [`ROWS`].
     changed: Vec<ScalarBuffer<f32>>,
     /// Rows of this version, and their nodes.
@@ -58,14 +63,14 @@ impl KeptRows {
     /// Returns the rows that a full run has left, by number of a node: a file for each layer.
     pub(crate) fn of_files(dir: &Path, records: &[RowRecord]) -> Result<Self, InferError> {
         let layer = |record: &RowRecord| {
-            let rows = record.map(dir)?;
+            let (rows, file) = record.map_file(dir)?;
             let path = dir.join(&record.name);
             if !record.is_as_written(&rows, &path)? {
                 return Err(damaged(&path, CHANGED));
             }
             Ok(LayerRows {
                 place: vec![Place::Stored; rows.rows()],
-                stored: Some(rows),
+                stored: Some((rows, file)),
                 ..LayerRows::new(record.cols)
             })
         };
@@ -187,6 +192,49 @@ impl KeptRows {
         layers.map(write).collect()
     }
 
+    /// Removes the rows of the store from the memory of this process; they come back when they are
+    /// read.
+    pub(crate) fn release(&self) {
+        let files = self.layers.iter().filter_map(|layer| layer.stored.as_ref());
+        files.for_each(|(_, file)| file.release());
+    }
+
+    /// Writes the rows of some nodes after each of the first `num_layers` layers, in this order, as
+    /// a full run leaves them: a file for each layer. Nodes without a row get zeros.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be written.
+    pub(crate) fn write_stored(
+        &self,
+        dir: &Path,
+        (num_layers, nodes): (usize, &[NodeIdx]),
+    ) -> Result<Vec<RowRecord>, InferError> {
+        let write = |(at, layer): (usize, &LayerRows)| {
+            let path = dir.join(format!("layer-{}.rows", at + 1));
+            let writer = RowWriter::create(path, (nodes.len(), layer.cols), RowFormat::F32)?;
+            let pieces = nodes.par_chunks(ROWS).enumerate();
+            pieces.try_for_each(|(piece, of_piece)| {
+                if let Some((_, file)) = &layer.stored
+                    && piece.is_multiple_of(RELEASED_PIECES)
+                {
+                    file.release();
+                }
+                let mut values = vec![0.0; of_piece.len() * layer.cols];
+                let rows = values.chunks_exact_mut(layer.cols.max(1));
+                for (own, &node) in rows.zip(of_piece) {
+                    if let Some(row) = layer.get(node) {
+                        own.copy_from_slice(row);
+                    }
+                }
+                writer.write(piece * ROWS, &values)
+            })?;
+            writer.finish()
+        };
+        let layers = self.layers.iter().take(num_layers).enumerate();
+        layers.map(write).collect()
+    }
+
     /// Adds the rows that a later version has changed, which [`Self::write`] has written to a
     /// directory.
     ///
@@ -260,7 +308,7 @@ impl LayerRows {
         match *self.place.get(node.index())? {
             Place::None => None,
             Place::Stored => {
-                let stored = self.stored.as_ref()?;
+                let (stored, _) = self.stored.as_ref()?;
                 Some(of(stored.values().f32(), node.index()))
             }
             Place::Changed(at) => Some(of(&self.changed[wide(at) / ROWS], wide(at) % ROWS)),

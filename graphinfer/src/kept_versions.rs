@@ -6,9 +6,7 @@ use crate::identity::kept_plan;
 use crate::kept_rows::KeptRows;
 use crate::rows::RowRecord;
 use cluster::gather_processes;
-use graphdelta::{
-    KeptVersions, Overlay, VersionRecord, link, read_nodes, write_nodes, write_overlay,
-};
+use graphdelta::{After, KeptVersions, RebuildPlan, VersionRecord, link, write_nodes};
 use schemas::{FileEntry, NodeIdx};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -40,9 +38,12 @@ pub(crate) struct NewVersion<'a> {
     pub(crate) parent: &'a str,
     pub(crate) plan: &'a Value,
     pub(crate) earlier: Vec<String>,
-    pub(crate) overlay: &'a Overlay,
-    /// In-edges of a node that the overlay has at most.
+    pub(crate) after: &'a After,
+    /// In-edges of a node that its overlay has at most.
     pub(crate) keep: &'a [usize],
+    pub(crate) rebuild: RebuildPlan<'a>,
+    /// Nodes of the rows of each earlier output.
+    pub(crate) nodes_of_earlier: &'a [Option<Vec<NodeIdx>>],
     pub(crate) rows: &'a KeptRows,
     /// Layers whose rows are kept.
     pub(crate) num_layers: usize,
@@ -54,23 +55,24 @@ pub(crate) fn open(
     versions: &KeptVersions,
     fingerprint: &str,
 ) -> Result<Option<OpenVersion>, InferError> {
-    let Some(record) = versions.record::<RowFiles>(fingerprint) else {
+    let Some(mut records) = versions.records::<RowFiles>(fingerprint) else {
         return Ok(None);
     };
-    let mut open = OpenVersion {
-        rows: KeptRows::default(),
-        nodes: Vec::new(),
-        record,
-    };
-    for name in open.record.earlier.clone() {
-        let Some(earlier) = versions.record(&name) else {
-            return Ok(None);
-        };
-        open.add(&versions.path(&name), &earlier)?;
+    let mut rows = KeptRows::default();
+    for (name, record) in &records {
+        let (dir, of_stage) = (versions.path(name), &record.of_stage);
+        if !of_stage.stored.is_empty() {
+            rows = KeptRows::of_files(&dir, &of_stage.stored)?;
+        }
+        rows.add(&dir, &of_stage.changed)?;
     }
-    let own = open.record.clone();
-    open.add(&versions.path(fingerprint), &own)?;
-    Ok(Some(open))
+    let nodes = versions.nodes_of_outputs(&records)?;
+    let own = records.pop();
+    Ok(own.map(|(_, record)| OpenVersion {
+        record,
+        rows,
+        nodes,
+    }))
 }
 
 /// Keeps the rows of a full run. `keep_rows` puts their files into a directory; `nodes` are those
@@ -103,20 +105,32 @@ pub(crate) fn keep_full(
 pub(crate) fn keep(
     versions: &KeptVersions,
     fingerprint: &str,
-    store: &Store,
     version: NewVersion<'_>,
 ) -> Result<(), InferError> {
     let dir = versions.begin()?;
-    write_overlay(&dir, store, (version.overlay, version.keep))?;
-    let of_stage = RowFiles {
-        stored: Vec::new(),
-        changed: version.rows.write(&dir, version.num_layers)?,
+    let (after, store) = (version.after, version.after.store());
+    let (rows, num_layers) = (version.rows, version.num_layers);
+    rows.release();
+    let graph = versions.keep_graph(&dir, (after, version.keep), version.rebuild)?;
+    let of_stage = match graph.nodes_before() {
+        None => RowFiles {
+            stored: Vec::new(),
+            changed: rows.write(&dir, num_layers)?,
+        },
+        Some(nodes) => RowFiles {
+            stored: rows.write_stored(&dir, (num_layers, nodes))?,
+            changed: Vec::new(),
+        },
     };
+    let gone: Vec<NodeIdx> = after.overlay().removed().collect();
+    let earlier = version.nodes_of_earlier;
     let record = VersionRecord {
         parent: Some(version.parent.to_owned()),
         earlier: version.earlier,
-        nodes: Some(write_nodes(&dir, version.nodes)?),
+        nodes: Some(write_nodes(&dir, &graph.numbers_of(version.nodes))?),
+        nodes_of_earlier: graph.write_earlier(&dir, earlier, &gone, store)?,
         overlay: Some(version.keep.to_vec()),
+        base: graph.base,
         ..VersionRecord::new(store, version.plan, of_stage)
     };
     Ok(versions.finish(fingerprint, &record)?)
@@ -131,13 +145,11 @@ pub(crate) fn keep_compacted(
     nodes: &[NodeIdx],
 ) -> Result<(), InferError> {
     let dir = versions.begin()?;
-    let own = [of.to_owned()];
-    let names = version.record.earlier.iter().chain(&own);
+    let records = versions.records::<RowFiles>(of);
     let mut stored = Vec::new();
-    for name in names {
-        let from = versions.path(name);
-        let record = versions.record::<RowFiles>(name);
-        for rows in record.into_iter().flat_map(|record| record.of_stage.stored) {
+    for (name, record) in records.into_iter().flatten() {
+        let from = versions.path(&name);
+        for rows in record.of_stage.stored {
             link(&from.join(&rows.name), &dir.join(&rows.name))?;
             stored.push(rows);
         }
@@ -150,6 +162,7 @@ pub(crate) fn keep_compacted(
         parent: Some(of.to_owned()),
         earlier: Vec::new(),
         nodes: Some(write_nodes(&dir, nodes)?),
+        nodes_of_earlier: Vec::new(),
         of_stage: RowFiles {
             stored,
             changed: version.rows.write_all(&dir, num_layers)?,
@@ -157,19 +170,4 @@ pub(crate) fn keep_compacted(
         ..version.record
     };
     Ok(versions.finish(fingerprint, &record)?)
-}
-
-impl OpenVersion {
-    /// Adds the rows and nodes of a version; earlier ones come before.
-    fn add(&mut self, dir: &Path, record: &KeptRecord) -> Result<(), InferError> {
-        let of_stage = &record.of_stage;
-        if !of_stage.stored.is_empty() {
-            self.rows = KeptRows::of_files(dir, &of_stage.stored)?;
-        }
-        self.rows.add(dir, &of_stage.changed)?;
-        let nodes = record.nodes.as_ref();
-        let nodes = nodes.map(|entry| read_nodes(dir, entry));
-        self.nodes.push(nodes.transpose()?);
-        Ok(())
-    }
 }

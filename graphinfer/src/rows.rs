@@ -13,6 +13,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use store::MappedFile;
 
 /// Bytes written at once, and the alignment of writes in the file: the size of the largest page.
 /// The page cache then holds the file in such pages, and random reads of its map are faster (by a
@@ -226,10 +227,15 @@ impl RowWriter {
 impl RowRecord {
     /// Maps the file of rows.
     pub(crate) fn map(&self, dir: &Path) -> Result<SharedRows, InferError> {
+        Ok(self.map_file(dir)?.0)
+    }
+
+    /// Maps the file of rows; returns the map too, whose pages can be released.
+    pub(crate) fn map_file(&self, dir: &Path) -> Result<(SharedRows, MappedFile), InferError> {
         let path = dir.join(&self.name);
-        let map = || store::map_bytes(&File::open(&path)?);
-        let bytes = map().map_err(InferError::io("read", &path))?;
-        Ok(SharedRows::new(bytes, self.cols, self.format)?)
+        let file = MappedFile::open(&path).map_err(InferError::io("read", &path))?;
+        let rows = SharedRows::new(file.bytes().clone(), self.cols, self.format)?;
+        Ok((rows, file))
     }
 
     /// Returns the size of the file in bytes.

@@ -13,8 +13,8 @@ use crate::plan::InferPlan;
 use crate::threads::Threads;
 use cluster::open_output;
 use graphdelta::{
-    Changes, KeptRowsOf, KeptVersions, NewTables, OfStore, Parent, Reached, Snapshot, VersionInput,
-    Work, check_graph, find_kept, finish_version, join_parts, named_parent,
+    Changes, KeptRowsOf, KeptVersions, NewTables, OfStore, Parent, Reached, RebuildPlan, Snapshot,
+    VersionInput, Work, check_graph, find_kept, finish_version, join_parts, named_parent,
 };
 use schemas::{
     EmbeddingsDataset, Event, GraphPlan, KeptOutput, Manifest, NodeIdx, Opened, Output,
@@ -43,6 +43,8 @@ pub struct Decision {
     pub reached: Vec<Work>,
     /// Work of each layer for all rows.
     pub all: Vec<Work>,
+    /// Why the store is written anew after the version; none if it stays.
+    pub rebuilds: Option<String>,
 }
 
 /// A version before its rows are computed.
@@ -223,7 +225,8 @@ pub fn infer_version(
         (identity, input_json),
         store.meta().seed,
     );
-    prepared.write(kept, &output, &versions, &mut manifest)?;
+    let to = (&output, &versions, input.rebuild_plan());
+    prepared.write(kept, to, &mut manifest)?;
     finish_version(store.cluster(), output, &manifest)?;
     if let Err(error) = versions.remove_old(&own) {
         // The next version tries again.
@@ -235,7 +238,12 @@ pub fn infer_version(
 impl Decision {
     /// Decides how a version is computed.
     fn new(full: Option<String>, (reached, all): (Vec<Work>, Vec<Work>)) -> Self {
-        let mut decision = Self { full, reached, all };
+        let mut decision = Self {
+            full,
+            reached,
+            all,
+            rebuilds: None,
+        };
         let percent = decision.percent();
         if percent > REACHED_MAX && decision.full.is_none() {
             decision.full = Some(format!("the changes reach {percent} % of the work"));
@@ -251,7 +259,8 @@ impl Decision {
         100 * sum(&self.reached) / sum(&self.all).max(1)
     }
 
-    /// Returns a line for each layer, and one if another way is likely faster.
+    /// Returns a line for each layer, one if another way is likely faster, and one if the store is
+    /// written anew.
     pub fn lines(&self) -> Vec<String> {
         let layers = self.reached.iter().zip(&self.all);
         let lines = (1..).zip(layers).map(|(layer, (reached, all))| {
@@ -267,7 +276,7 @@ impl Decision {
                  tables of today, is likely faster"
             )
         });
-        lines.chain(faster).collect()
+        lines.chain(faster).chain(self.rebuilds.clone()).collect()
     }
 
     /// Returns how the version is computed, in a few words.
@@ -332,8 +341,12 @@ impl Prepared {
             reach.work(numbers, &reach_plan, is_computed),
             reach.full_work(numbers, &reach_plan, is_computed),
         );
+        let rebuilds = input.rebuild_plan().reason(&reached.after);
         Ok(Self {
-            decision: Decision::new(why.map(str::to_owned), work),
+            decision: Decision {
+                rebuilds,
+                ..Decision::new(why.map(str::to_owned), work)
+            },
             layers,
             parent,
             version,
@@ -347,8 +360,7 @@ impl Prepared {
     fn write(
         self,
         kept: Vec<KeptOutput>,
-        output: &Output,
-        versions: &KeptVersions,
+        (output, versions, rebuild): (&Output, &KeptVersions, RebuildPlan<'_>),
         manifest: &mut Manifest,
     ) -> Result<(), InferError> {
         let plan = &self.layers.plan;
@@ -398,13 +410,15 @@ impl Prepared {
             parent: &self.parent.manifest.fingerprint,
             plan: &kept_plan(&self.layers.plan_json),
             earlier: kept.iter().map(|of| of.fingerprint.clone()).collect(),
-            overlay: after.overlay(),
+            after,
             keep: &self.keep,
+            rebuild,
+            nodes_of_earlier: if is_full { &[] } else { &nodes },
             rows: &rows,
             num_layers: num_layers - 1,
             nodes: &nodes_written,
         };
-        keep(versions, &manifest.fingerprint, after.store(), new)?;
+        keep(versions, &manifest.fingerprint, new)?;
         manifest.parts = output.parts();
         let mut of_types = self.layers.written.iter();
         let label = of_types.find_map(|of| of.columns.prediction.clone());

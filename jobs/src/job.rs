@@ -164,6 +164,7 @@ impl Job {
             base: Path::new(BASE),
             parent,
             full: versions.full,
+            rebuild_share: versions.rebuild_share,
             shared: None,
         }
     }

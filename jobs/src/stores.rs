@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cluster::{Cluster, gather_processes};
-use graphdelta::{NoRows, find_kept};
-use graphflat::FlattenPlan;
+use graphdelta::{Base, NoRows, VersionInput, find_kept};
+use graphflat::{FlattenError, FlattenPlan};
 use graphinfer::{InferPlan, InferSampling, Method};
 use schemas::progress::Progress;
 use schemas::{HopFanouts, Sampling, keep_at_hop, read_manifest};
@@ -214,11 +214,18 @@ impl<'a> Stores<'a> {
         progress: &Progress,
     ) -> Result<Arc<Store>, JobError> {
         let mut plan = store_plan(self.job, stage)?;
-        let is_of_version = match stage {
-            Stage::Flatten => self.job.flatten_version().is_some(),
-            Stage::Infer => self.job.version().is_some(),
-            Stage::Train | Stage::Score => false,
-        };
+        let version = version_of(self.job, stage);
+        let is_of_version = version.is_some();
+        // All processes open what the leader does.
+        let own = version.and_then(|of| Base::of(&self.job.work_dir, of.parent));
+        let name = gather_processes(self.cluster, own.map(|of| of.name))?.swap_remove(0);
+        let base = name.zip(version).map(|(name, of)| Base {
+            name,
+            parent: of.parent,
+        });
+        if let Some(base) = &base {
+            plan.dir = self.job.work_dir.join(&base.name);
+        }
         let mut open = self.open.iter();
         let open =
             open.find(|(dir, store)| *dir == plan.dir && (store.is_whole() || !is_of_version));
@@ -228,13 +235,29 @@ impl<'a> Stores<'a> {
         // A process that keeps nothing of the parent takes what the leader knows.
         let drawn = gather_processes(self.cluster, (plan.sampling, plan.seed))?;
         (plan.sampling, plan.seed) = drawn[0];
-        let mut store = store::open_or_build_on(self.cluster, &plan, progress)?;
-        if is_of_version {
-            store = store::open_whole(&store, &plan.dir)?;
-        }
+        let store = match base {
+            Some(base) => {
+                let opened = base.open(Some(self.cluster), &self.job.work_dir, &plan);
+                opened.map_err(FlattenError::from)?
+            }
+            None => store::open_or_build_on(self.cluster, &plan, progress)?,
+        };
+        let store = match is_of_version {
+            true => store::open_whole(&store, &plan.dir)?,
+            false => store,
+        };
         let store = Arc::new(store);
         self.open.push((plan.dir, Arc::clone(&store)));
         Ok(store)
+    }
+}
+
+/// Returns the version that a stage writes, if it does.
+pub(crate) fn version_of(job: &Job, stage: Stage) -> Option<VersionInput<'_>> {
+    match stage {
+        Stage::Flatten => job.flatten_version(),
+        Stage::Infer => job.version(),
+        Stage::Train | Stage::Score => None,
     }
 }
 

@@ -183,7 +183,7 @@ pub fn map_batches(path: &Path) -> Result<Vec<RecordBatch>, StoreError> {
 pub(crate) fn open_batches(path: &Path) -> Result<(MappedFile, Vec<RecordBatch>), StoreError> {
     let read = || -> Result<(MappedFile, Vec<RecordBatch>), StoreCause> {
         let file = MappedFile::open(path)?;
-        let batches = decode_batches(file.bytes())?;
+        let batches = decode_batches(&Buffer::from(file.bytes().clone()))?;
         Ok((file, batches))
     };
     read().map_err(|source| failed("read", path, source))

@@ -554,6 +554,30 @@ impl SealedBuckets {
 }
 
 impl Bucket {
+    /// Removes all edges; [`Self::push`] adds those of the first node.
+    pub(crate) fn clear(&mut self) {
+        self.offset.clear();
+        self.offset.push(0);
+        self.edges.clear();
+        self.feature.clear();
+    }
+
+    /// Adds an edge to the current node.
+    pub(crate) fn push(&mut self, edge: InEdge, feature: &[f32]) {
+        self.edges.push(edge);
+        self.feature.extend_from_slice(feature);
+    }
+
+    /// Returns the number of edges.
+    pub(crate) fn num_edges(&self) -> usize {
+        self.edges.len()
+    }
+
+    /// Ends the edges of the current node.
+    pub(crate) fn end_node(&mut self) {
+        self.offset.push(self.edges.len());
+    }
+
     /// Returns the in-edges of the bucket's `i`-th node, and their features.
     pub(crate) fn node(&self, i: usize, dim: usize) -> (&[InEdge], &[f32]) {
         let range = self.offset[i]..self.offset[i + 1];

@@ -177,16 +177,15 @@ fn build_partition(
         numbered.dictionaries,
         first,
     )?;
-    let pairs = plan.graph.pairs.as_ref();
-    let keeps_times = plan.keeps_times();
-    let pairs =
-        pairs.map(|pairs| place_pairs(peer, (pairs, keeps_times), work, &ends, &shared.leaving));
+    let pairs = plan.graph.pairs.as_ref().map(|pairs| {
+        let to_place = (&**pairs, plan.keeps_times());
+        place_pairs(peer, to_place, work, &ends, &shared.leaving)
+    });
     let mut pairs = pairs.transpose()?;
     let timed = write_timed(peer, plan, pairs.as_mut())?;
     let places = (&placement, &own_graphs[..]);
     let graphs = gather_graphs(peer, plan, work, &ends, places, &shared.graphs)?;
-    let leaving = pairs.as_ref().map(|pairs| &pairs.leaving);
-    let rules = EdgeRules::new(&ends, leaving, graphs.as_ref());
+    let rules = EdgeRules::new(&ends, pairs.as_ref().map(|of| &of.leaving), graphs.as_ref());
     let (relations, mut files) = build_edges(peer, plan, work, &sources, rules, &placement)?;
     files.extend(node_files);
     for (meta, (has_self_loops, _)) in graph.relations.iter_mut().zip(&relations) {
@@ -204,6 +203,7 @@ fn build_partition(
         redraw: plan.redraw,
         keeps_left_out: plan.keeps_left_out(),
         keeps_times: plan.keeps_times(),
+        base: None,
         workers: peer.peers(),
         id_column: plan.graph.types[plan.target_type].nodes.spec().id.clone(),
         num_nodes: placement.num_nodes() as u64,
@@ -507,7 +507,7 @@ fn build_left_out(
 }
 
 /// Writes the pairs of a worker.
-fn write_pairs(path: &Path, pairs: &Pairs) -> Result<FileEntry, StoreError> {
+pub(crate) fn write_pairs(path: &Path, pairs: &Pairs) -> Result<FileEntry, StoreError> {
     let mut file = None;
     arrow_file::append(&mut file, path, &pairs.to_batch())?;
     file.expect("a batch was written").finish()

@@ -145,6 +145,12 @@ pub(crate) fn place_edges(
     Ok(owned)
 }
 
+/// Returns the buckets of each worker's nodes of a type.
+pub(crate) fn layout_of(placement: &TypePlacement) -> BucketLayout {
+    let most_local = placement.num_nodes().div_ceil(placement.workers());
+    BucketLayout::new(most_local, BUCKET_NODES, BUCKETS_MAX)
+}
+
 /// Returns the relations of a source.
 fn routes<'a>(
     plan: &'a StorePlan,
@@ -156,8 +162,7 @@ fn routes<'a>(
     let route = |(member, &(relation, _)): (usize, &(usize, usize))| {
         let of_relation = &plan.graph.relations[relation];
         let placement = placement.of_type(of_relation.to);
-        let most_local = placement.num_nodes().div_ceil(placement.workers());
-        let layout = BucketLayout::new(most_local, BUCKET_NODES, BUCKETS_MAX);
+        let layout = layout_of(placement);
         let edges = &of_relation.edges;
         let shape = EdgeShape {
             hasher: ends.hasher(of_relation),

@@ -1,15 +1,16 @@
 //! Ranks the in-edges of a worker's nodes and writes them.
 
 use crate::arrow_file::{self, BatchFile, NODES_PER_BATCH, append};
-use crate::buckets::Bucket;
+use crate::buckets::{Bucket, BucketLayout};
 use crate::edges::OwnedEdges;
-use crate::hub::Totals;
+use crate::hub::{HubPart, Totals};
 use crate::number::MISSING;
 use crate::sample::Ranker;
 use crate::scatter::Takes;
 use crate::{StoreError, StorePlan, TypePlacement};
 use arrow::array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
 use schemas::{FileEntry, LocalIdx, NodeIdx};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Sums over all in-edges of some nodes, `[num_nodes]` each.
@@ -34,6 +35,17 @@ struct InEdgeFiles<'a> {
     has_self_loops: bool,
 }
 
+/// The in-edges of a relation and of one worker's nodes, without those that a bucket holds.
+pub(crate) struct EdgesToRank {
+    /// Position of the relation.
+    pub(crate) relation: usize,
+    /// Which edges of the relation these are.
+    pub(crate) takes: Takes,
+    pub(crate) layout: BucketLayout,
+    /// Re-indexed nodes, by place; buckets are not asked for their edges.
+    pub(crate) hubs: BTreeMap<LocalIdx, HubPart>,
+}
+
 /// Ranks and writes the in-edges of a relation and of this worker's nodes; returns whether any is a
 /// self-loop, and the files. Edges that are left out have no degrees, and one list.
 pub(crate) fn write_in_edges(
@@ -42,13 +54,30 @@ pub(crate) fn write_in_edges(
     edges: OwnedEdges,
     placement: &TypePlacement,
 ) -> Result<(bool, Vec<FileEntry>), StoreError> {
-    let (relation, takes) = (edges.relation, edges.takes);
+    let to_rank = EdgesToRank {
+        relation: edges.relation,
+        takes: edges.takes,
+        layout: *edges.buckets.layout(),
+        hubs: edges.hubs,
+    };
+    let node_at = |place| placement.node(worker, place);
+    let gather = |at: usize, bucket: &mut Bucket| edges.buckets.gather_own(at, node_at, bucket);
+    rank_and_write((worker, plan), to_rank, placement, gather)
+}
+
+/// Does the same as [`write_in_edges`]; `gather` collects the in-edges of a bucket of own nodes.
+pub(crate) fn rank_and_write(
+    (worker, plan): (usize, &StorePlan),
+    edges: EdgesToRank,
+    placement: &TypePlacement,
+    mut gather: impl FnMut(usize, &mut Bucket),
+) -> Result<(bool, Vec<FileEntry>), StoreError> {
+    let (relation, takes, layout) = (edges.relation, edges.takes, edges.layout);
     let table = &plan.graph.relations[relation].edges;
     let dim = table.feature_dim().unwrap_or(0);
     let mut files = InEdgeFiles::new((worker, plan), relation, takes);
     let mut hubs = edges.hubs.into_iter().peekable();
     let (mut bucket, mut ranker) = (Bucket::default(), Ranker::default());
-    let layout = edges.buckets.layout();
     let list_plans = plan.lists(relation);
     let no_columns = || ListColumns::of_lists(list_plans.len(), table.has_weight());
     let (mut degrees, mut lists) = (Degrees::default(), no_columns());
@@ -57,8 +86,7 @@ pub(crate) fn write_in_edges(
         let b = layout.own(place);
         let at = place.index() - layout.nodes(b).start;
         if at == 0 {
-            let node_at = |local| placement.node(worker, local);
-            edges.buckets.gather_own(b, node_at, &mut bucket);
+            gather(b, &mut bucket);
         }
         if let Some((_, hub)) = hubs.next_if(|hub| hub.0 == place) {
             degrees.push(&hub.totals.rounded())?;

@@ -95,6 +95,7 @@ mod pairs;
 mod partition;
 mod placement;
 mod plan;
+mod rebuild;
 pub mod sample;
 mod scatter;
 #[cfg(unix)]
@@ -108,7 +109,7 @@ mod whole;
 pub use edge_columns::InEdges;
 pub use ends::{End, FindNodes};
 pub use error::{StoreCause, StoreError};
-pub use map::{map_bytes, will_need};
+pub use map::{MappedFile, map_bytes, will_need};
 pub use memory::StoreSize;
 pub use meta::{EdgeCounts, Keep, RelationCounts, StoreMeta, find_sampling};
 pub use number::MISSING;
@@ -117,6 +118,7 @@ pub use pairs::{Pair, Pairs, TimeSplits, read_pairs, time_key};
 pub use partition::{Partition, ReadAhead};
 pub use placement::{NUM_NODES_MAX, Placement, TypePlacement};
 pub use plan::{HUB_THRESHOLD, StorePlan};
+pub use rebuild::{NodeTable, SourceGraph, is_intact, open_rebuilt, rebuild};
 #[cfg(unix)]
 pub use sigbus::CutMaps;
 pub use store::{Hub, Store};

@@ -10,7 +10,14 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 /// A whole file in a map; it is cached by the system's page cache alone.
-pub(crate) struct MappedFile(Buffer);
+#[derive(Clone)]
+pub struct MappedFile(Bytes);
+
+impl std::fmt::Debug for MappedFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("MappedFile").field(&self.0.len()).finish()
+    }
+}
 
 impl MappedFile {
     /// Maps a file that no process writes any more.
@@ -18,19 +25,19 @@ impl MappedFile {
     /// # Errors
     ///
     /// If the file cannot be opened or mapped.
-    pub(crate) fn open(path: &Path) -> std::io::Result<Self> {
-        Ok(Self(Buffer::from(map_bytes(&File::open(path)?)?)))
+    pub fn open(path: &Path) -> std::io::Result<Self> {
+        Ok(Self(map_bytes(&File::open(path)?)?))
     }
 
     /// Returns the bytes of the file.
-    pub(crate) fn bytes(&self) -> &Buffer {
+    pub fn bytes(&self) -> &Bytes {
         &self.0
     }
 
     /// Removes the pages from the memory of this process. They stay in the page cache, and come
     /// back when they are read.
     #[expect(unsafe_code, reason = "a system call")]
-    pub(crate) fn release(&self) {
+    pub fn release(&self) {
         if self.0.is_empty() {
             return;
         }

@@ -40,6 +40,9 @@ pub struct StoreMeta {
     /// splits.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keeps_times: bool,
+    /// Names the changes of the tables that the store holds too; none if it was built from them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
     /// Number of partitions.
     pub workers: usize,
     /// Name of the target type's id column, which lists of targets use too.
@@ -160,6 +163,13 @@ impl Keep {
         all && self.0.len() == wanted.len()
     }
 
+    /// Returns the number of each relation; `usize::MAX`: all.
+    pub fn to_counts(&self) -> Vec<usize> {
+        let count = |kept: &Option<u64>| kept.and_then(|kept| usize::try_from(kept).ok());
+        let counts = self.0.iter().map(count);
+        counts.map(|of| of.unwrap_or(usize::MAX)).collect()
+    }
+
     pub(crate) fn of(keep: &[usize]) -> Self {
         let bounded = |&most: &usize| (most != usize::MAX).then_some(most as u64);
         Self(keep.iter().map(bounded).collect())
@@ -193,9 +203,21 @@ impl StoreMeta {
         }
     }
 
-    /// Returns a fingerprint of what numbers and ranked in-edges follow from: the tables, seed and
-    /// sampling, whatever the number of partitions.
+    /// Returns a fingerprint of what numbers and ranked in-edges follow from: the tables, changes
+    /// that the store holds, seed and sampling, whatever the number of partitions.
     pub fn edges_fingerprint(&self) -> String {
+        let of_tables = self.tables_fingerprint();
+        match &self.base {
+            None => of_tables,
+            Some(base) => {
+                let both = serde_json::json!({ "tables": of_tables, "base": base });
+                schemas::xxh::fingerprint(both.to_string().as_bytes())
+            }
+        }
+    }
+
+    /// Returns a fingerprint of the tables, seed and sampling, whatever changes the store holds.
+    pub fn tables_fingerprint(&self) -> String {
         edges_fingerprint(self.version, &self.input, (self.sampling, self.seed))
     }
 }
@@ -215,7 +237,7 @@ fn edges_fingerprint(
 }
 
 /// Finds by which of some samplings and seeds the store of a graph was built, from its
-/// [fingerprint](StoreMeta::edges_fingerprint).
+/// [fingerprint](StoreMeta::tables_fingerprint).
 ///
 /// # Errors
 ///

@@ -110,15 +110,11 @@ pub(crate) fn place_pairs(
     let mut rows = received.take();
     rows.sort_unstable_by_key(same_key);
     let mut pairs = peer.agree(distinct(plan, rows))?;
-    let mut timed = None;
     if let (Some(shares), Some(_)) = (plan.shares(), &plan.spec().time) {
         split_by_time(peer, shares, &mut pairs)?;
-        timed = keeps_times.then(|| Pairs::of(plan, &pairs).with_times(&pairs));
     }
-    pairs.retain(|pair| plan.keeps(pair.split));
-    pairs.sort_unstable_by_key(|pair| (pair.split, pair.hash, pair.src, pair.dst));
-    let mut own_counts = SplitCounts::default();
-    pairs.iter().for_each(|pair| own_counts.add(pair.split));
+    let timed = keeps_times.then(|| Pairs::timed(plan, &pairs));
+    let own_counts = keep_in_splits(plan, &mut pairs);
     let mut train = pairs.iter().filter(|pair| pair.split == Split::Train);
     let own = (own_counts, train.any(|pair| pair.weight > 0.0));
     let all = peer.gather_all::<_, StoreError>(Ok(own))?;
@@ -140,6 +136,26 @@ pub(crate) fn place_pairs(
         counts,
         leaving,
     })
+}
+
+/// Sorts the pairs of a worker that are in a split, removes the others, and returns the counts.
+pub(crate) fn keep_in_splits(plan: &PairsPlan, pairs: &mut Vec<Pair>) -> SplitCounts {
+    pairs.retain(|pair| plan.keeps(pair.split));
+    pairs.sort_unstable_by_key(|pair| (pair.split, pair.hash, pair.src, pair.dst));
+    let mut counts = SplitCounts::default();
+    pairs.iter().for_each(|pair| counts.add(pair.split));
+    counts
+}
+
+/// A key in the order of times and hashes; a pair and its reverse may have the same of both.
+pub(crate) fn in_time(pair: &Pair) -> (u128, NodeIdx, NodeIdx) {
+    (time_key(pair.time, pair.hash), pair.src, pair.dst)
+}
+
+/// Returns the worker of a pair.
+pub(crate) fn worker_of(hash: u64, workers: usize) -> usize {
+    let worker = (u128::from(hash) * workers as u128) >> 64;
+    usize::try_from(worker).expect("below the number of workers")
 }
 
 /// Checks that all rows are pairs of two nodes; `first` is the first one that is none.
@@ -212,8 +228,7 @@ fn outgoing<'a>(
         };
         let mut by_worker: Vec<Vec<Pair>> = vec![Vec::new(); workers];
         reader.read(&rows, |pair| {
-            let to = (u128::from(pair.hash) * workers as u128) >> 64;
-            by_worker[usize::try_from(to).expect("below the number of workers")].push(pair);
+            by_worker[worker_of(pair.hash, workers)].push(pair);
         });
         let by_worker = by_worker.into_iter().enumerate();
         let sent = by_worker.filter(|(_, pairs)| !pairs.is_empty());
@@ -467,7 +482,7 @@ fn split_by_time(
     pairs: &mut [Pair],
 ) -> Result<(), StoreError> {
     let key_of = |pair: &Pair| time_key(pair.time, pair.hash);
-    pairs.sort_unstable_by_key(key_of);
+    pairs.sort_unstable_by_key(in_time);
     let counts = peer.gather_all::<_, StoreError>(Ok(pairs.len() as u64))?;
     let num_pairs: u64 = counts.into_iter().sum();
     let most = shares.latest(num_pairs);
@@ -549,11 +564,11 @@ impl Pairs {
         }
     }
 
-    /// Adds the times of the pairs.
-    fn with_times(self, pairs: &[Pair]) -> Self {
+    /// Makes the columns of all pairs of a table, which stand in the order of time and hash.
+    pub(crate) fn timed(plan: &PairsPlan, pairs: &[Pair]) -> Self {
         Self {
             time: Some(pairs.iter().map(|pair| pair.time).collect()),
-            ..self
+            ..Self::of(plan, pairs)
         }
     }
 

@@ -99,6 +99,14 @@ impl Store {
         }
     }
 
+    /// Returns the store as the processes and workers of `cluster` use it.
+    pub(crate) fn used_by(&self, cluster: &Cluster) -> Self {
+        Self {
+            cluster: cluster.clone(),
+            ..self.clone()
+        }
+    }
+
     /// Tells whether the partitions of all processes are open here.
     pub fn is_whole(&self) -> bool {
         self.partitions.len() == self.placement.workers()

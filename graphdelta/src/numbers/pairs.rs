@@ -367,11 +367,22 @@ impl Numbers {
     /// graph has none.
     pub(crate) fn all_pairs(&self) -> Option<Pairs> {
         let of_pairs = self.pairs.as_ref()?;
+        let mut all = self.rows_of_pairs();
+        all.retain(|pair| of_pairs.plan.keeps(pair.split));
+        all.par_sort_unstable_by_key(|of| {
+            (of.split, of.hash, self.order(of.src), self.order(of.dst))
+        });
+        Some(Pairs::of(&of_pairs.plan, &all))
+    }
+
+    /// Returns the pairs of tables after the changes in any order, those in no split too where they
+    /// have times.
+    pub(crate) fn rows_of_pairs(&self) -> Vec<Pair> {
         let mut all = Vec::new();
+        let Some(of_pairs) = &self.pairs else {
+            return all;
+        };
         of_pairs.visit(&self.store, |(src, dst), row| {
-            if !of_pairs.plan.keeps(row.split) {
-                return;
-            }
             all.push(Pair {
                 hash: of_pairs.plan.hash(self.hash(src), self.hash(dst)),
                 src,
@@ -384,10 +395,7 @@ impl Numbers {
                 negatives: row.negatives.clone().into(),
             });
         });
-        all.par_sort_unstable_by_key(|of| {
-            (of.split, of.hash, self.order(of.src), self.order(of.dst))
-        });
-        Some(Pairs::of(&of_pairs.plan, &all))
+        all
     }
 
     /// Checks, after the changes of all nights, that the splits of pairs are not empty.

@@ -317,7 +317,19 @@ pub(crate) fn build(
     (sampling, keep): (Sampling, &[usize]),
     workers: usize,
 ) -> Store {
-    let plan = StorePlan {
+    let plan = store_plan(graph, dir, (sampling, keep), workers);
+    let silent: Progress = Arc::new(|_| {});
+    open_or_build(&plan, &silent).unwrap()
+}
+
+/// Returns the plan of such a store.
+pub(crate) fn store_plan(
+    graph: &GraphPlan,
+    dir: &Path,
+    (sampling, keep): (Sampling, &[usize]),
+    workers: usize,
+) -> StorePlan {
+    StorePlan {
         graph: Arc::new(graph.clone()),
         target_type: 0,
         seed: 11,
@@ -332,7 +344,5 @@ pub(crate) fn build(
         page_cache: None,
         dir: dir.to_owned(),
         fresh: false,
-    };
-    let silent: Progress = Arc::new(|_| {});
-    open_or_build(&plan, &silent).unwrap()
+    }
 }

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use graphdelta::{
-    Changes, Degrees, Night, Numbers, OfStore, OutEdges, Overlay, Reach, ReachPlan,
-    Snapshot as Whole, reach,
+    After, Changes, Degrees, KeptVersions, Night, Numbers, OfStore, OutEdges, Overlay, Reach,
+    ReachPlan, RebuildPlan, Snapshot as Whole, reach,
 };
 use schemas::{ChangesSpec, GraphPlan, NodeIdx, Sampling, error_chain};
-use store::Store;
+use store::{Store, open_rebuilt};
 
-use crate::case::{Draw, PairsOf, Shape, Snapshot, build};
+use crate::case::{Draw, PairsOf, Shape, Snapshot, build, store_plan};
 use crate::night::NightTables;
 use crate::twin::{self, Lists, Node};
 
@@ -155,14 +155,14 @@ impl Case<'_> {
         vec![numbers.apply(changes).unwrap()]
     }
 
-    /// Applies changes to a parent, compares what they reach with the twin, and returns the overlay.
+    /// Applies changes to a parent, compares what they reach with the twin, and returns the graph.
     fn check(
         &self,
         (store, out): (&Store, &OutEdges),
         (parent, apply): (Overlay, impl Fn(&mut Numbers) -> Vec<Night>),
         (before, after): (&Version, &Version),
         what: &str,
-    ) -> Overlay {
+    ) -> After {
         let (shape, plan) = (self.shape, &self.plan);
         let mut numbers = Numbers::of(store, &self.graph, parent).unwrap();
         let nights = apply(&mut numbers);
@@ -189,8 +189,53 @@ impl Case<'_> {
                 "{what}"
             );
         }
-        overlay
+        After::new(&numbers, overlay)
     }
+
+    /// Applies the nights of each version to a store that holds those before, and compares the
+    /// files of the next such store with those of one that is built from the tables of the day.
+    fn check_rebuilt(&self, first: Store, versions: &[Version], dir: &Path, what: &str) {
+        let kept = KeptVersions::lock(dir).unwrap();
+        let (keep, workers) = (self.plan.keep(), first.meta().workers);
+        let (mut store, mut overlay) = (first, Overlay::default());
+        for (at, pair) in versions.windows(2).enumerate() {
+            let out = dir.join(format!("out-{at}"));
+            let out = OutEdges::open_or_write(&store, &keep, &out).unwrap();
+            let nights: Vec<&ChangesSpec> = pair[1].nights.iter().collect();
+            let apply = |numbers: &mut Numbers| self.apply(&nights, numbers);
+            let after = self.check((&store, &out), (overlay, apply), (&pair[0], &pair[1]), what);
+            let unfinished = kept.begin().unwrap();
+            let plan = RebuildPlan {
+                graph: &self.graph,
+                share: Some(0.0),
+            };
+            let graph = kept.keep_graph(&unfinished, (&after, &keep), plan);
+            let base = graph.unwrap().base;
+            if base != store.meta().base {
+                let name = base.unwrap().replace(':', "-");
+                let own = dir.join(format!("versions/base-{name}/{workers}"));
+                let settings = (self.sampling, &keep[..]);
+                let of_base = store_plan(&self.graph, &own, settings, workers);
+                store = open_rebuilt(None, &of_base).unwrap().unwrap();
+            }
+            overlay = Overlay::read(&store, &keep, &unfinished.join("overlay")).unwrap();
+            let tables = dir.join(format!("tables-{at}"));
+            std::fs::create_dir(&tables).unwrap();
+            let of_day = self.shape.write(&pair[1].after, &tables);
+            let settings = (self.sampling, &keep[..]);
+            let of_day = build(&of_day, &tables.join("store"), settings, workers);
+            assert_eq!(described(&store), described(&of_day), "{what}");
+        }
+    }
+}
+
+/// Returns counts and files of a store.
+fn described(store: &Store) -> (String, BTreeMap<String, (u64, String)>) {
+    let meta = store.meta();
+    let counts = (meta.num_nodes_by_type(), &meta.edges, &meta.pairs);
+    let files = meta.files.iter();
+    let files = files.map(|of| (of.path.clone(), (of.bytes, of.checksum.clone())));
+    (format!("{counts:?}"), files.collect())
 }
 
 fn check(shape: &Shape, seed: u64) {
@@ -249,6 +294,7 @@ fn check(shape: &Shape, seed: u64) {
             case.check(opened, (overlay.clone(), whole), both, &what);
             let changes = |numbers: &mut Numbers| case.apply(&nights, numbers);
             let changed = case.check(opened, (overlay, changes), both, &what);
+            let changed = changed.overlay().clone();
             let path = in_dir(&format!("version-{at}"));
             changed.write(&store, &keep, &path).unwrap();
             overlay = Overlay::read(&store, &keep, &path).unwrap();
@@ -258,7 +304,11 @@ fn check(shape: &Shape, seed: u64) {
         let nights: Vec<&ChangesSpec> = versions.iter().flat_map(|of| &of.nights).collect();
         let at_once = |numbers: &mut Numbers| case.apply(&nights, numbers);
         let at_once = (Overlay::default(), at_once);
-        assert_eq!(case.check(opened, at_once, (first, last), &what), overlay);
+        let at_once = case.check(opened, at_once, (first, last), &what);
+        assert_eq!(*at_once.overlay(), overlay);
+        if workers < 8 {
+            case.check_rebuilt(store, &versions, &in_dir("rebuilt"), &what);
+        }
     }
 }
 

@@ -138,7 +138,8 @@ impl<'a> Assembly<'a> {
 
     /// Returns the degrees of all nodes whose in-edges were ever edited.
     pub(super) fn degrees(&self) -> GraphShard {
-        let edited: BTreeSet<NodeIdx> = self.after.edited().map(|(_, node)| node).collect();
+        let edited = self.after.ever_edited().map(|(_, node)| node);
+        let edited: BTreeSet<NodeIdx> = edited.collect();
         let living = edited.into_iter();
         let mut living: Vec<NodeIdx> = living
             .filter(|node| !self.after.is_removed(*node))

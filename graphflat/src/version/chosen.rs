@@ -105,8 +105,9 @@ impl<'a> Chosen<'a> {
         (before + new).saturating_sub(gone)
     }
 
-    /// Lists the nodes whose label or split was ever read from changes, and that are no targets.
-    /// Any other node of a row is one still.
+    /// Lists the nodes whose label or split was read from changes since the store was written, and
+    /// that are no targets. Any other node of a row is a target still: rows that were replaced when
+    /// the store was written have no node.
     pub(super) fn left_out(&self) -> Vec<NodeIdx> {
         let mut nodes: Vec<NodeIdx> = self.after.upserted().collect();
         nodes.retain(|&node| !self.is_target(node));

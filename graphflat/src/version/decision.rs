@@ -19,6 +19,8 @@ pub struct FlattenDecision {
     pub hops: Vec<u64>,
     /// Bytes that the reached targets take, if they take as many as those of the parent.
     pub bytes: u64,
+    /// Why the store is written anew after the version; none if it stays.
+    pub rebuilds: Option<String>,
 }
 
 impl FlattenDecision {
@@ -42,6 +44,7 @@ impl FlattenDecision {
             targets,
             hops,
             bytes: u64::try_from(share).unwrap_or(u64::MAX),
+            rebuilds: None,
         };
         let percent = decision.percent();
         if percent > REACHED_MAX && decision.full.is_none() {
@@ -63,7 +66,7 @@ impl FlattenDecision {
         }
     }
 
-    /// Returns a line for the targets and one for each hop.
+    /// Returns a line for the targets, one for each hop, and one if the store is written anew.
     pub fn lines(&self) -> Vec<String> {
         let [reached, all] = self.targets;
         let targets = format!("{reached} of {all} targets, about {} bytes", self.bytes);
@@ -72,7 +75,8 @@ impl FlattenDecision {
             0 => format!("hop 0: {nodes} nodes are new or have other features"),
             hop => format!("hop {hop}: {nodes} nodes have other neighbourhoods of {hop} hops"),
         });
-        std::iter::once(targets).chain(hops).collect()
+        let lines = std::iter::once(targets).chain(hops);
+        lines.chain(self.rebuilds.clone()).collect()
     }
 
     /// Returns the decision as an entry of a report.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use graphflat::{FlattenDecision, predict_flatten_version};
+use graphdelta::Base;
+use graphflat::{FlattenDecision, FlattenError, predict_flatten_version};
 use graphinfer::{Decision, predict_version};
 use schemas::progress::Progress;
 use serde_json::Value;
@@ -12,7 +13,7 @@ use crate::check::taken::is_done;
 use crate::cli::Stage;
 use crate::error::JobError;
 use crate::job::Job;
-use crate::stores::needed_store;
+use crate::stores::{needed_store, version_of};
 
 /// What the versions of a job compute; none for a stage that writes none, or whose store is not
 /// there.
@@ -75,9 +76,11 @@ fn on_store<T: Send>(
     let Some(of_store) = needed_store(job, stage)? else {
         return Ok(None);
     };
-    // A store of other workers would be built again.
+    let base = version_of(job, stage).and_then(|of| Base::of(&job.work_dir, of.parent));
+    // A store of other workers would be built again; one that holds changes is read as it is.
     let found = StoreMeta::read(&of_store.dir)?;
-    if found.is_none_or(|found| !is_split && found.workers != of_store.workers) {
+    let is_fit = found.is_some_and(|found| is_split || found.workers == of_store.workers);
+    if base.is_none() && !is_fit {
         return Ok(None);
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(job.workers);
@@ -85,9 +88,13 @@ fn on_store<T: Send>(
     let pool = pool.map_err(|error| JobError::from(schemas::threads::refused(error)))?;
     pool.install(|| {
         let quiet: Progress = Arc::new(|_| {});
-        let store = match is_split {
-            true => store::open_copies(&of_store)?,
-            false => Some(store::open_or_build(&of_store, &quiet)?),
+        let store = match (base, is_split) {
+            (Some(base), _) => {
+                let opened = base.open(None, &job.work_dir, &of_store);
+                Some(opened.map_err(FlattenError::from)?)
+            }
+            (None, true) => store::open_copies(&of_store)?,
+            (None, false) => Some(store::open_or_build(&of_store, &quiet)?),
         };
         store.map(|store| predict(&store)).transpose()
     })
@@ -120,6 +127,11 @@ impl Predicted {
         }
         if let Some(embeddings) = &self.embeddings {
             report["version"] = embeddings.to_json();
+        }
+        let of_features = self.features.as_ref().and_then(|of| of.rebuilds.as_ref());
+        let of_embeddings = self.embeddings.as_ref().and_then(|of| of.rebuilds.as_ref());
+        if let Some(why) = of_features.or(of_embeddings) {
+            report["new_store"] = why.as_str().into();
         }
         if let Some(why) = self.unknown {
             report["version_unknown"] = why.into();

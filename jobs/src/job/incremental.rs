@@ -24,6 +24,10 @@ pub(crate) struct IncrementalSpec {
     /// flattened from the tables of `[input]`.
     #[serde(default)]
     pub(crate) features: Option<PathBuf>,
+    /// Share of the store's in-edges, nodes or pairs, from 0 to 1, that changes before a version
+    /// writes the store anew. Default: 0.02, and at least 100,000 of them.
+    #[serde(default)]
+    pub(crate) rebuild_share: Option<f64>,
 }
 
 /// How a job keeps and continues versions.
@@ -39,6 +43,8 @@ pub(crate) struct Versions {
     pub(crate) changes: Vec<ChangesSpec>,
     /// The whole tables as they are now, in place of what has changed.
     pub(crate) snapshot: Option<ChangesSpec>,
+    /// Share of the store that changes before a version writes it anew; none: the default.
+    pub(crate) rebuild_share: Option<f64>,
     /// Whether a version computes all rows.
     pub(crate) full: bool,
 }
@@ -56,6 +62,7 @@ impl Versions {
             features: spec.features,
             changes,
             snapshot,
+            rebuild_share: spec.rebuild_share,
             full: false,
         }
     }
@@ -91,6 +98,11 @@ impl JobSpec {
                     wrong(&format!("input.snapshot.{name}"), problem);
                 }
             }
+        }
+        let share = self.incremental.as_ref().and_then(|of| of.rebuild_share);
+        if let Some(share) = share.filter(|of| !(0.0..=1.0).contains(of)) {
+            let problem = format!("is {share}; allowed are shares from 0 to 1");
+            wrong("incremental.rebuild_share", &problem);
         }
         let problem = match () {
             () if self.input.graphs.is_some() => "cannot be used with [input.graphs] so far",
