@@ -10,8 +10,8 @@ use crate::numbers::{relation_of_pairs, row_error, tables_of_pairs};
 use schemas::{
     ChangesSpec, ColumnMeta, DELETE, EdgeRows, EdgesPlan, EdgesSpec, Features, GraphMeta,
     GraphPlan, IdType, Ids, InputSpec, LabelKind, LabelMeta, Labels, NodeRows, NodesPlan,
-    NodesSpec, NumericLabel, OP, PairsPlan, Sampling, Split, TablePath, UPSERT, WhereValue,
-    table_key,
+    NodesSpec, NumericLabel, OP, PairsPlan, Sampling, SchemaError, Split, TablePath, UPSERT,
+    WhereValue, table_key,
 };
 use store::Pair;
 
@@ -351,6 +351,22 @@ impl DeltaError {
     pub(crate) fn under_key(self, list: &str, kind: &str, name: &str) -> Self {
         let key = table_key(list, kind, name);
         match self {
+            Self::Schema(SchemaError::Table { problem, .. }) => Self::Schema(SchemaError::Table {
+                table: format!("`{key}`").into(),
+                problem,
+            }),
+            Self::Schema(SchemaError::ColumnType {
+                path,
+                column,
+                found,
+                ..
+            }) if column == OP => Self::Schema(SchemaError::ColumnType {
+                path,
+                column,
+                role: "the kind of a change",
+                found,
+                allowed: "strings, which are upsert or delete".into(),
+            }),
             Self::Schema(error) => Self::Schema(error.under_key(&key)),
             Self::Gap { column, id, .. } => Self::Gap {
                 table: key,

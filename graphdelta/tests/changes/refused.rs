@@ -371,6 +371,12 @@ fn tables_with_other_columns_are_refused() {
     );
     check(
         true,
+        vec![("id", one()), ("f", one()), ("op", one())],
+        "column `op` of c.parquet is int64, allowed for the kind of a change: strings, which are \
+         upsert or delete",
+    );
+    check(
+        true,
         vec![("id", text(&["a"])), ("f", one()), ("op", op())],
         "the changes of `input.nodes` have ids of type strings, but the table has int64",
     );
@@ -387,8 +393,8 @@ fn tables_with_other_columns_are_refused() {
             ("weight", one()),
             ("op", op()),
         ],
-        "edges table: column `src` has strings, but column `id` of `input.nodes` has integers; both \
-         must be integers or both strings",
+        "`input.changes.edges` table: column `src` has strings, but column `id` of `input.nodes` has \
+         integers; both must be integers or both strings",
     );
 }
 
