@@ -1,6 +1,7 @@
 //! Versions of jobs in several processes: other numbers of them, lost disks, kills and errors.
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -85,6 +86,34 @@ fn processes_without_kept_rows_fetch_them_from_the_leader() {
     check_report(&bench, "out/v5", &predicted);
     // What `check` writes for the workers of all processes serves those of one.
     check_night(&bench, &mut world, 6, &PROCESSES);
+}
+
+/// Returns the directory of the only store that holds changes of a process.
+fn base(bench: &Bench, process: usize) -> PathBuf {
+    let versions = bench.path(&format!("work/process-{process:03}/versions"));
+    let entries = std::fs::read_dir(versions).unwrap();
+    let mut paths = entries.map(|entry| entry.unwrap().path());
+    let is_base = |path: &PathBuf| path.to_string_lossy().contains("/base-");
+    paths.find(is_base).unwrap()
+}
+
+#[test]
+fn a_process_that_lacks_the_store_of_the_changes_fetches_it() {
+    let (bench, mut world) = started();
+    check_night(&bench, &mut world, 1, &PROCESSES);
+    std::fs::remove_dir_all(base(&bench, 1)).unwrap();
+    check_night(&bench, &mut world, 2, &PROCESSES);
+    let workers = std::fs::read_dir(base(&bench, 1)).unwrap().next();
+    let nodes = workers.unwrap().unwrap().path().join("nodes-000.arrow");
+    std::fs::write(nodes, "damaged").unwrap();
+    check_night(&bench, &mut world, 3, &PROCESSES);
+    // Nobody else has that of process 0.
+    std::fs::remove_dir_all(base(&bench, 0)).unwrap();
+    world.night().write(&bench, "night-4");
+    let outcome = bench.run(&version("v4", "v3", &["night-4"], ""), &PROCESSES);
+    assert_eq!(outcome.code, 2, "{outcome:?}");
+    let expected = "is not there; start with a run without a parent\n";
+    assert!(outcome.stderr.ends_with(expected), "{outcome:?}");
 }
 
 /// Returns what `check` predicts of the version of a job.
