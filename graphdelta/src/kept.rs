@@ -483,7 +483,7 @@ impl KeptVersions {
                 false => self.remove(&self.path(name))?,
             }
         }
-        self.remove_bases()
+        self.remove_bases(&records)
     }
 
     /// Reads the records in all directories, by name; none where it cannot be read.
@@ -505,9 +505,12 @@ impl KeptVersions {
         records.any(|of| of.earlier.iter().any(|name| name == fingerprint))
     }
 
-    /// Removes the stores that hold changes, and that no kept graph starts from.
-    fn remove_bases(&self) -> Result<(), DeltaError> {
-        let records = self.all_records()?;
+    /// Removes the stores that hold changes, and that no kept graph starts from; `records` are
+    /// [all](Self::all_records) of before old graphs were removed.
+    fn remove_bases(
+        &self,
+        records: &BTreeMap<String, Option<VersionRecord<NoRows>>>,
+    ) -> Result<(), DeltaError> {
         let names = records.keys().filter(|name| name.starts_with(BASE));
         let mut bases: Vec<PathBuf> = names.map(|name| self.dir.join(name)).collect();
         let graphs = records.iter();
@@ -520,7 +523,6 @@ impl KeptVersions {
                 }
                 // It may start from any of them.
                 None => {
-                    let name = name.clone();
                     tracing::warn!(
                         "what is kept in {name} of {} cannot be read",
                         self.dir.display()

@@ -165,9 +165,9 @@ impl Overlay {
         }
         let of_graph = files.iter().filter(|file| file.path != KEPT);
         let of_graph: Vec<&FileEntry> = of_graph.collect();
-        let own = store.meta();
+        let (own, graph) = (store.meta(), store.meta().edges_fingerprint());
         let named = serde_json::json!({
-            "store": own.edges_fingerprint(),
+            "store": graph,
             "changes": of_graph,
             "keep": own.keep,
             "target_type": own.graph.target_type,
@@ -175,7 +175,7 @@ impl Overlay {
             "pairs": [own.keeps_left_out, own.keeps_times],
         });
         let meta = Meta {
-            store: store.meta().edges_fingerprint(),
+            store: graph,
             keep: keep.to_vec(),
             files,
         };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cluster::Cluster;
 use schemas::{FileEntry, GraphPlan, NodeIdx, error_chain, read_manifest};
 use store::{
-    HUB_THRESHOLD, MISSING, NodeTable, Pair, SourceGraph, Store, StorePlan, is_intact,
+    HUB_THRESHOLD, MISSING, NodeTable, Pair, SourceGraph, Store, StoreMeta, StorePlan, is_intact,
     open_rebuilt, rebuild,
 };
 
@@ -22,9 +22,6 @@ use crate::{After, DeltaError, KeptVersions, NoRows, Overlay, find_kept};
 /// (`docs/benchmarks/versions.md`, late in a chain).
 const CHANGES_MIN: u64 = 100_000;
 const SHARE_OF: u64 = 50;
-
-/// The file of a store that is written last.
-const STORE: &str = "store.json";
 
 /// How the store of a version is written anew.
 #[derive(Clone, Copy, Debug)]
@@ -102,14 +99,10 @@ impl SourceGraph for Rebuilt<'_> {
         let (dst, overlay) = (self.numbers.before[dst.index()], self.after.overlay());
         let draws = Draws::new(self.after.numbers(), relation, 0);
         let take = |src, weight, feature: &[f32]| visit(self.numbers.now(src), weight, feature);
-        let edits = match left_out {
-            false => &overlay.edits,
-            true => &overlay.left_out,
-        };
-        let edits = edits.get(&(relation, dst)).map(|edits| &**edits);
+        let key = (relation, dst);
         match left_out {
-            false => draws.visit_edited(dst, edits, take),
-            true => draws.visit_left_out(dst, edits, take),
+            false => draws.visit_edited(dst, overlay.edits.get(&key).map(Arc::as_ref), take),
+            true => draws.visit_left_out(dst, overlay.left_out.get(&key).map(Arc::as_ref), take),
         }
     }
 
@@ -118,7 +111,7 @@ impl SourceGraph for Rebuilt<'_> {
     }
 
     fn pairs(&self) -> Vec<Pair> {
-        let mut all = self.after.numbers().rows_of_pairs();
+        let mut all = self.after.numbers().rows_of_pairs(|_| true);
         for pair in &mut all {
             let ends = [&mut pair.src, &mut pair.dst].into_iter();
             for node in ends.chain(pair.negatives.iter_mut()) {
@@ -314,7 +307,8 @@ fn stores_in(base: &Path) -> Vec<(usize, PathBuf)> {
     let stores = entries.filter_map(|entry| {
         let (name, path) = (entry.file_name(), entry.path());
         let workers = name.to_str()?.parse().ok()?;
-        path.join(STORE).exists().then_some((workers, path))
+        let has_meta = StoreMeta::read(&path).is_ok_and(|meta| meta.is_some());
+        has_meta.then_some((workers, path))
     });
     let mut stores: Vec<(usize, PathBuf)> = stores.collect();
     stores.sort_unstable();

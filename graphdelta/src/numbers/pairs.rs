@@ -367,22 +367,24 @@ impl Numbers {
     /// graph has none.
     pub(crate) fn all_pairs(&self) -> Option<Pairs> {
         let of_pairs = self.pairs.as_ref()?;
-        let mut all = self.rows_of_pairs();
-        all.retain(|pair| of_pairs.plan.keeps(pair.split));
+        let mut all = self.rows_of_pairs(|split| of_pairs.plan.keeps(split));
         all.par_sort_unstable_by_key(|of| {
             (of.split, of.hash, self.order(of.src), self.order(of.dst))
         });
         Some(Pairs::of(&of_pairs.plan, &all))
     }
 
-    /// Returns the pairs of tables after the changes in any order, those in no split too where they
-    /// have times.
-    pub(crate) fn rows_of_pairs(&self) -> Vec<Pair> {
+    /// Returns the pairs of tables after the changes whose split is taken, in any order. Those in no
+    /// split are known where pairs have times.
+    pub(crate) fn rows_of_pairs(&self, takes: impl Fn(Split) -> bool) -> Vec<Pair> {
         let mut all = Vec::new();
         let Some(of_pairs) = &self.pairs else {
             return all;
         };
         of_pairs.visit(&self.store, |(src, dst), row| {
+            if !takes(row.split) {
+                return;
+            }
             all.push(Pair {
                 hash: of_pairs.plan.hash(self.hash(src), self.hash(dst)),
                 src,
