@@ -1,6 +1,6 @@
 //! Connects this process to all others, at one point of the job.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
         let end = self.dial_until(process);
         let end = end.and_then(|met| {
             if let Ok(stream) = &met {
-                self.use_stream(process, stream)?;
+                self.use_stream(process, stream, &[])?;
             }
             Ok(met)
         });
@@ -154,9 +154,8 @@ impl<'a> Session<'a> {
         let mut arrived = self.arrivals.arrived();
         loop {
             for (slot, process) in taken.iter_mut().zip(processes.clone()) {
-                if let Some(mut stream) = arrived.remove(&(self.number, process)) {
-                    say(&mut stream, TAKEN).map_err(ClusterError::Connect)?;
-                    self.use_stream(process, &stream)?;
+                if let Some(stream) = arrived.remove(&(self.number, process)) {
+                    self.use_stream(process, &stream, &[TAKEN])?;
                     *slot = Some(stream);
                 }
             }
@@ -174,13 +173,21 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Removes the deadlines of a connection, and begins to watch its process if asked to.
-    fn use_stream(&self, process: usize, stream: &TcpStream) -> Result<(), ClusterError> {
+    /// Sends `greeting` and removes the deadlines of a connection, and begins to watch its process
+    /// if asked to.
+    fn use_stream(
+        &self,
+        process: usize,
+        mut stream: &TcpStream,
+        greeting: &[u8],
+    ) -> Result<(), ClusterError> {
         let unlimited = stream.set_read_timeout(None);
         let unlimited = unlimited.and_then(|()| stream.set_write_timeout(None));
         unlimited.map_err(ClusterError::Connect)?;
-        self.watch
-            .map_or(Ok(()), |watch| watch.add(process, stream))
+        match self.watch {
+            Some(watch) => watch.add(process, stream, greeting),
+            None => stream.write_all(greeting).map_err(ClusterError::Connect),
+        }
     }
 
     fn dial_until(&self, process: usize) -> Result<Result<TcpStream, String>, ClusterError> {
@@ -241,8 +248,11 @@ impl<'a> Session<'a> {
             return Err(HandshakeError::Mismatch(problem));
         }
         self.arrivals.check_run(&found)?;
-        say(&mut timed, MET)?;
         keep_alive(stream)?;
+        if let Some(watch) = self.watch {
+            watch.expect(process, stream)?;
+        }
+        say(&mut timed, MET)?;
         self.await_taken(stream)?;
         self.arrivals.note_run(&found)
     }

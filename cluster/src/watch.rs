@@ -3,7 +3,8 @@
 //! Each pair of processes has a connection for this alone. After they have met, each sends a word
 //! every second. A process that reads nothing for [`SILENCE_MAX`], or whose connection is closed,
 //! ends the job: it tells all others which process is lost, so that all report the same, and ends
-//! itself. A process whose network fails reads nothing from all others, and ends too.
+//! itself. Those that it is about to meet are told too. A process whose network fails reads nothing
+//! from all others, and ends too.
 //!
 //! A process that leaves looks like a lost one unless the others have read that it is done. So the
 //! end has two steps. Each process sends `Done`. When it has read `Done` from all others, it sends
@@ -37,9 +38,8 @@ pub(crate) struct Watch(Arc<Shared>);
 struct Shared {
     hosts: Vec<String>,
     process: usize,
-    /// Connection of each process that was met. Locked while a word is written, so that words do
-    /// not mix.
-    streams: Mutex<Vec<Option<TcpStream>>>,
+    /// Locked while a word is written, so that words do not mix.
+    links: Mutex<Links>,
     phase: Mutex<String>,
     ends: Mutex<Leaving>,
     /// Notified when `ends` has changed.
@@ -47,6 +47,18 @@ struct Shared {
     /// Whether this process has left or has sent the others the reason why the job ends.
     is_over: AtomicBool,
     on_end: OnEnd,
+}
+
+/// The connections on which words are sent. Each list has an entry for each process.
+#[derive(Default)]
+struct Links {
+    /// Connections of the processes that were met.
+    met: Vec<Option<TcpStream>>,
+    /// Connections of processes that this one has dialled and that may use them at any time. They
+    /// are only sent why the job ends.
+    dialled: Vec<Option<TcpStream>>,
+    /// The word that says why the job ends, once it was sent; empty before.
+    end: Vec<u8>,
 }
 
 /// Which steps of the end the other processes have reached.
@@ -97,7 +109,11 @@ impl Watch {
         let shared = Arc::new(Shared {
             hosts,
             process,
-            streams: Mutex::new((0..num_hosts).map(|_| None).collect()),
+            links: Mutex::new(Links {
+                met: (0..num_hosts).map(|_| None).collect(),
+                dialled: (0..num_hosts).map(|_| None).collect(),
+                end: Vec::new(),
+            }),
             phase: Mutex::new("the start of the job".to_owned()),
             ends: Mutex::default(),
             ended: Condvar::new(),
@@ -115,9 +131,23 @@ impl Watch {
         Ok(Self(shared))
     }
 
-    /// Watches the process at the other end of a connection from now on.
-    pub(crate) fn add(&self, peer: usize, stream: &TcpStream) -> Result<(), ClusterError> {
-        let listened = self.set_up(peer, stream).map_err(ClusterError::Connect)?;
+    /// Keeps a connection that its other end may use at any time, to send why the job ends if this
+    /// process ends before [`Self::add`]. Its writes must have a time limit.
+    pub(crate) fn expect(&self, peer: usize, stream: &TcpStream) -> io::Result<()> {
+        guard(&self.0.links).dialled[peer] = Some(stream.try_clone()?);
+        Ok(())
+    }
+
+    /// Watches the process at the other end of a connection from now on. First sends `greeting`,
+    /// and after it why the job ends if it does.
+    pub(crate) fn add(
+        &self,
+        peer: usize,
+        stream: &TcpStream,
+        greeting: &[u8],
+    ) -> Result<(), ClusterError> {
+        let listened = self.set_up(peer, stream, greeting);
+        let listened = listened.map_err(ClusterError::Connect)?;
         let shared = Arc::clone(&self.0);
         let listen = move || shared.listen(peer, listened);
         spawn("watch", listen)
@@ -127,12 +157,16 @@ impl Watch {
 
     /// Sets the limits of a connection and sends words to it from now on; returns a handle to read
     /// it.
-    fn set_up(&self, peer: usize, stream: &TcpStream) -> io::Result<TcpStream> {
-        let (spoken_to, listened) = (stream.try_clone()?, stream.try_clone()?);
+    fn set_up(&self, peer: usize, stream: &TcpStream, greeting: &[u8]) -> io::Result<TcpStream> {
+        let (mut spoken_to, listened) = (stream.try_clone()?, stream.try_clone()?);
         stream.set_read_timeout(Some(SILENCE_MAX))?;
         stream.set_write_timeout(Some(LAST_WORDS))?;
         fail_when_dark(stream)?;
-        guard(&self.0.streams)[peer] = Some(spoken_to);
+        let mut links = guard(&self.0.links);
+        // In one piece: this process may end in between.
+        spoken_to.write_all(&[greeting, &links.end].concat())?;
+        links.dialled[peer] = None;
+        links.met[peer] = Some(spoken_to);
         Ok(listened)
     }
 
@@ -149,7 +183,7 @@ impl Watch {
         }
         let (me, phase) = (shared.name(shared.process), guard(&shared.phase).clone());
         let text = format!("{me} failed at {phase}: {problem}");
-        shared.tell_all(&Word::Failed { exit_code, text });
+        shared.tell_end(&Word::Failed { exit_code, text });
         shared.close();
     }
 
@@ -234,7 +268,7 @@ impl Shared {
                 },
             };
             if !self.is_over.swap(true, Ordering::SeqCst) {
-                self.tell_all(&end);
+                self.tell_end(&end);
                 if let Some(end) = end.as_end() {
                     (self.on_end)(end);
                 }
@@ -260,14 +294,23 @@ impl Shared {
     /// Sends a word to all others. If that fails, the thread that reads the connection notices.
     fn tell_all(&self, word: &Word) {
         let bytes = word.to_bytes();
-        let streams = guard(&self.streams);
-        for mut stream in streams.iter().flatten() {
+        for mut stream in guard(&self.links).met.iter().flatten() {
             stream.write_all(&bytes).ok();
         }
     }
 
+    /// Sends all others the word that ends the job, also those that are met later.
+    fn tell_end(&self, end: &Word) {
+        let mut links = guard(&self.links);
+        links.end = end.to_bytes();
+        for mut stream in links.met.iter().chain(&links.dialled).flatten() {
+            stream.write_all(&links.end).ok();
+        }
+    }
+
     fn close(&self) {
-        for stream in guard(&self.streams).iter().flatten() {
+        let links = guard(&self.links);
+        for stream in links.met.iter().chain(&links.dialled).flatten() {
             stream.shutdown(Shutdown::Write).ok();
         }
     }
@@ -387,7 +430,7 @@ mod tests {
         let on_end: OnEnd = Arc::new(move |end: End<'_>| drop(lost.send(Some(format!("{end:?}")))));
         let watch = Watch::start(hosts, number, on_end).unwrap();
         for (peer, stream) in &streams {
-            watch.add(*peer, stream).unwrap();
+            watch.add(*peer, stream, &[]).unwrap();
         }
         let ends = ends.clone();
         thread::spawn(move || {
@@ -409,6 +452,31 @@ mod tests {
         process(2, vec![(0, d), (1, f)], &sender);
         for _ in 0..3 {
             assert_eq!(ends.recv().unwrap(), None, "it lost another process");
+        }
+    }
+
+    /// A process that has lost another one tells it to those that it meets then, and to those that
+    /// take its connection.
+    #[test]
+    fn whoever_is_met_late_learns_why_the_job_ends() {
+        let hosts = (0..4).map(|host| format!("h:{host}")).collect();
+        let (sender, ends) = channel();
+        let on_end: OnEnd = Arc::new(move |end: End<'_>| drop(sender.send(format!("{end:?}"))));
+        let watch = Watch::start(hosts, 1, on_end).unwrap();
+        let ((lost, gone), (dialled, mut far), (late, mut there)) = (link(), link(), link());
+        watch.expect(0, &dialled).unwrap();
+        watch.add(2, &lost, &[]).unwrap();
+        drop(gone);
+        assert!(ends.recv().unwrap().contains("lost process 2 (h:2)"));
+        watch.add(3, &late, &[77]).unwrap();
+        let mut greeting = [0];
+        there.read_exact(&mut greeting).unwrap();
+        assert_eq!(greeting, [77]);
+        for stream in [&mut far, &mut there] {
+            let Word::Lost { text } = Word::read(stream).unwrap() else {
+                panic!("no word that a process is lost");
+            };
+            assert!(text.contains("lost process 2 (h:2)"), "{text}");
         }
     }
 
