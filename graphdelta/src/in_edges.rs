@@ -466,18 +466,21 @@ pub(crate) fn visit_range(
     }
 }
 
-/// Visits the in-edges of a list whose sources were not edited, and the edited ones after them.
+/// Visits the in-edges of a list, by source, whose sources were not edited, and the edited ones
+/// after them.
 fn visit_after(
     list: Option<InEdges<'_>>,
     edits: Option<&Edits>,
     visit: &mut impl FnMut(NodeIdx, f32, &[f32]),
 ) {
     if let Some(all) = list {
-        for (at, src) in all.src.iter().enumerate() {
-            if edits.is_none_or(|of| !of.contains(*src)) {
-                visit_range(&all, at..at + 1, visit);
-            }
+        let mut from = 0;
+        for (src, _) in edits.into_iter().flat_map(Edits::iter) {
+            let edited = places(&all.src[from..], src);
+            visit_range(&all, from..from + edited.start, visit);
+            from += edited.end;
         }
+        visit_range(&all, from..all.src.len(), visit);
     }
     for (src, edges) in edits.into_iter().flat_map(Edits::iter) {
         for edge in edges {

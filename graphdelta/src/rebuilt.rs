@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cluster::Cluster;
+use hashbrown::HashSet;
 use schemas::{FileEntry, GraphPlan, NodeIdx, error_chain, read_manifest};
 use store::{
-    HUB_THRESHOLD, MISSING, NodeTable, Pair, SourceGraph, Store, StoreMeta, StorePlan, is_intact,
-    open_rebuilt, rebuild,
+    HUB_THRESHOLD, MISSING, NodeTable, Pair, SourceGraph, Store, StoreMeta, StorePlan, Unchanged,
+    is_intact, open_rebuilt, rebuild,
 };
 
 use crate::in_edges::Draws;
@@ -47,12 +48,17 @@ struct Renumbered {
     before: Vec<NodeIdx>,
     /// By number before; [`MISSING`] for nodes that are removed.
     now: Vec<NodeIdx>,
+    /// Whether all nodes keep their numbers.
+    is_same: bool,
 }
 
 /// The graph of a version, with the numbers of its new store.
 struct Rebuilt<'a> {
     after: &'a After,
     numbers: &'a Renumbered,
+    /// Relations and destinations with edited in-edges: of those that carry messages, and of those
+    /// that are left out.
+    edited: [HashSet<(usize, NodeIdx)>; 2],
 }
 
 impl Renumbered {
@@ -62,11 +68,28 @@ impl Renumbered {
         for (number, node) in before.iter().enumerate() {
             now[node.index()] = NodeIdx::from_index(number);
         }
-        Self { before, now }
+        let is_same = before.len() == now.len() && before.is_sorted();
+        Self {
+            before,
+            now,
+            is_same,
+        }
     }
 
     fn now(&self, node: NodeIdx) -> NodeIdx {
         self.now.get(node.index()).copied().unwrap_or(MISSING)
+    }
+}
+
+impl<'a> Rebuilt<'a> {
+    fn new(after: &'a After, numbers: &'a Renumbered) -> Self {
+        let overlay = after.overlay();
+        let keys = [&overlay.edits, &overlay.left_out];
+        Self {
+            after,
+            numbers,
+            edited: keys.map(|edits| edits.keys().copied().collect()),
+        }
     }
 }
 
@@ -87,6 +110,20 @@ impl SourceGraph for Rebuilt<'_> {
         self.after.features_into(node, &mut out.features);
         self.after.label_into(node, &mut out.labels);
         out.split.push(self.after.split(node));
+    }
+
+    fn unchanged(&self, relation: usize, dst: NodeIdx, left_out: bool) -> Option<Unchanged<'_>> {
+        let (dst, store) = (self.numbers.before[dst.index()], self.after.store());
+        let is_edited = self.edited[usize::from(left_out)].contains(&(relation, dst));
+        if is_edited || !self.after.numbers().is_stored(dst) {
+            return None;
+        }
+        let (owner, local) = store.placement().owner_and_local(dst);
+        Some(Unchanged {
+            partition: store.partition(owner),
+            local,
+            now: (!self.numbers.is_same).then_some(&*self.numbers.now),
+        })
     }
 
     fn visit_in_edges(
@@ -220,10 +257,7 @@ impl KeptVersions {
             });
         }
         let numbers = Renumbered::of(after);
-        let source = Rebuilt {
-            after,
-            numbers: &numbers,
-        };
+        let source = Rebuilt::new(after, &numbers);
         let workers = store.meta().workers;
         let own = self.base_dir(&name).join(workers.to_string());
         let plan = rebuild_plan(plan.graph, store, workers, own);
@@ -367,12 +401,10 @@ impl<'a> Base<'a> {
             return Ok(store);
         }
         let versions = KeptVersions::lock(work_dir)?;
-        let numbers = Numbers::of(&store, &plan.graph, Overlay::default())?;
-        let after = After::new(&Arc::new(numbers), Overlay::default());
-        let source = Rebuilt {
-            after: &after,
-            numbers: &Renumbered::of(&after),
-        };
+        let stored = Numbers::of(&store, &plan.graph, Overlay::default())?;
+        let after = After::new(&Arc::new(stored), Overlay::default());
+        let numbers = Renumbered::of(&after);
+        let source = Rebuilt::new(&after, &numbers);
         let to = rebuild_plan(&plan.graph, &store, wanted, dir.join(wanted.to_string()));
         versions.write_base(&source, &self.name, &to)?;
         // A killed run leaves both.

@@ -46,7 +46,7 @@ pub(crate) struct EdgeLists {
 }
 
 /// The ranked in-edges that the store keeps of one node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct InEdges<'a> {
     /// Sources, in rank order.
     pub src: &'a [NodeIdx],

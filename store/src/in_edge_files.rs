@@ -2,12 +2,13 @@
 
 use crate::arrow_file::{self, BatchFile, NODES_PER_BATCH, append};
 use crate::buckets::{Bucket, BucketLayout};
+use crate::edge_columns::InEdges;
 use crate::edges::OwnedEdges;
 use crate::hub::{HubPart, Totals};
 use crate::number::MISSING;
 use crate::sample::Ranker;
 use crate::scatter::Takes;
-use crate::{StoreError, StorePlan, TypePlacement};
+use crate::{Partition, StoreError, StorePlan, TypePlacement};
 use arrow::array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
 use schemas::{FileEntry, LocalIdx, NodeIdx};
 use std::collections::BTreeMap;
@@ -46,6 +47,16 @@ pub(crate) struct EdgesToRank {
     pub(crate) hubs: BTreeMap<LocalIdx, HubPart>,
 }
 
+/// The ranked in-edges of a node in another store, which are copied as they are.
+pub(crate) struct CopiedLists<'a> {
+    pub(crate) partition: &'a Partition,
+    pub(crate) relation: usize,
+    pub(crate) takes: Takes,
+    pub(crate) local: LocalIdx,
+    /// Numbers of the sources, by their numbers in the other store; none if they are the same.
+    pub(crate) now: Option<&'a [NodeIdx]>,
+}
+
 /// Ranks and writes the in-edges of a relation and of this worker's nodes; returns whether any is a
 /// self-loop, and the files. Edges that are left out have no degrees, and one list.
 pub(crate) fn write_in_edges(
@@ -62,15 +73,19 @@ pub(crate) fn write_in_edges(
     };
     let node_at = |place| placement.node(worker, place);
     let gather = |at: usize, bucket: &mut Bucket| edges.buckets.gather_own(at, node_at, bucket);
-    rank_and_write((worker, plan), to_rank, placement, gather)
+    rank_and_write((worker, plan), to_rank, placement, (gather, |_| None))
 }
 
-/// Does the same as [`write_in_edges`]; `gather` collects the in-edges of a bucket of own nodes.
-pub(crate) fn rank_and_write(
+/// Does the same as [`write_in_edges`]; `gather` collects the in-edges of a bucket of own nodes, but
+/// for those nodes of which `copied` returns lists.
+pub(crate) fn rank_and_write<'a>(
     (worker, plan): (usize, &StorePlan),
     edges: EdgesToRank,
     placement: &TypePlacement,
-    mut gather: impl FnMut(usize, &mut Bucket),
+    (mut gather, copied): (
+        impl FnMut(usize, &mut Bucket),
+        impl Fn(LocalIdx) -> Option<CopiedLists<'a>>,
+    ),
 ) -> Result<(bool, Vec<FileEntry>), StoreError> {
     let (relation, takes, layout) = (edges.relation, edges.takes, edges.layout);
     let table = &plan.graph.relations[relation].edges;
@@ -88,7 +103,12 @@ pub(crate) fn rank_and_write(
         if at == 0 {
             gather(b, &mut bucket);
         }
-        if let Some((_, hub)) = hubs.next_if(|hub| hub.0 == place) {
+        if let Some(copied) = copied(place) {
+            degrees.push(&copied.totals())?;
+            for (at, list) in lists.iter_mut().enumerate() {
+                list.copy(copied.list(at), copied.now);
+            }
+        } else if let Some((_, hub)) = hubs.next_if(|hub| hub.0 == place) {
             degrees.push(&hub.totals.rounded())?;
             for (list, whole) in lists.iter_mut().zip(&hub.lists) {
                 let (in_edges, features) = whole.to_ranked();
@@ -119,6 +139,41 @@ pub(crate) fn rank_and_write(
         files.append(degrees, lists)?;
     }
     files.finish()
+}
+
+impl<'a> CopiedLists<'a> {
+    pub(crate) fn num_edges(&self) -> u64 {
+        match self.takes {
+            Takes::Messages => self.partition.in_degree(self.relation, self.local).into(),
+            Takes::LeftOut => self.list(0).src.len() as u64,
+        }
+    }
+
+    /// Sums over the in-edges; those that are left out have no degrees.
+    fn totals(&self) -> Totals<f32> {
+        let (of, relation, local) = (self.partition, self.relation, self.local);
+        let least = of.least_src(relation, local);
+        match self.takes {
+            Takes::LeftOut => Totals::default(),
+            Takes::Messages => Totals {
+                in_degree: of.in_degree(relation, local).into(),
+                in_weight: of.in_weight(relation, local).unwrap_or_default(),
+                self_weight: of.self_weight(relation, local).unwrap_or_default(),
+                self_loops: of.self_loops(relation, local).unwrap_or_default().into(),
+                least_src: (least != MISSING)
+                    .then(|| self.now.map_or(least, |of| of[least.index()])),
+            },
+        }
+    }
+
+    /// Returns one of the node's lists.
+    fn list(&self, at: usize) -> InEdges<'a> {
+        let (of, relation, local) = (self.partition, self.relation, self.local);
+        match self.takes {
+            Takes::Messages => of.in_edges(relation, at, local, usize::MAX),
+            Takes::LeftOut => of.left_out(relation, local).unwrap_or_default(),
+        }
+    }
 }
 
 impl<'a> InEdgeFiles<'a> {
@@ -205,6 +260,23 @@ impl ListColumns {
                     .extend_from_slice(&feature[at * dim..(at + 1) * dim]);
             }
         }
+        self.offset.push(self.src.len() as u64);
+    }
+
+    /// Appends the ranked in-edges of a node, with the numbers `now` of their sources.
+    fn copy(&mut self, list: InEdges<'_>, now: Option<&[NodeIdx]>) {
+        match now {
+            None => self.src.extend_from_slice(bytemuck::cast_slice(list.src)),
+            Some(now) => {
+                let src = list.src.iter().map(|src| now[src.index()].raw());
+                self.src.extend(src);
+            }
+        }
+        if let (Some(weights), Some(of_list)) = (&mut self.weight, list.weight) {
+            weights.extend_from_slice(of_list);
+        }
+        self.feature
+            .extend_from_slice(list.feature.unwrap_or_default());
         self.offset.push(self.src.len() as u64);
     }
 

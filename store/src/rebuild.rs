@@ -14,13 +14,13 @@ use crate::buckets::Bucket;
 use crate::build::write_pairs;
 use crate::edges::layout_of;
 use crate::error::StoreCause;
-use crate::in_edge_files::{EdgesToRank, rank_and_write};
+use crate::in_edge_files::{CopiedLists, EdgesToRank, rank_and_write};
 use crate::meta::{CountsByWorker, EdgeCounts, VERSION, verify};
 use crate::node_columns::{feature_columns, label_columns, split_column};
 use crate::pairs::{Pair, Pairs, in_time, keep_in_splits, worker_of};
 use crate::sample::{InEdge, edge_hash, relation_salt};
 use crate::scatter::Takes;
-use crate::{Placement, Store, StoreError, StoreMeta, StorePlan, input_fingerprint};
+use crate::{Partition, Placement, Store, StoreError, StoreMeta, StorePlan, input_fingerprint};
 
 /// Record batches of nodes that are read before they leave the memory.
 const RELEASED_BATCHES: usize = 8;
@@ -40,6 +40,10 @@ pub trait SourceGraph: Sync {
     /// Removes nodes that were read from the memory of this process, where they are in a file.
     fn release_nodes(&self);
 
+    /// Returns where the lists of a node's in-edges are copied from: a store of the same plan that has
+    /// the same in-edges. None if any of them has changed.
+    fn unchanged(&self, relation: usize, dst: NodeIdx, left_out: bool) -> Option<Unchanged<'_>>;
+
     /// Calls `visit` with source, weight and features of all in-edges of a node that carry
     /// messages or, with `left_out`, of those that are left out because they equal a pair. Parallel
     /// edges come in their order.
@@ -54,6 +58,18 @@ pub trait SourceGraph: Sync {
     /// Returns the supervision pairs of tables in any order, those in no split too where they have
     /// times.
     fn pairs(&self) -> Vec<Pair>;
+}
+
+/// A node of another store whose in-edges are copied.
+#[derive(Clone, Copy)]
+pub struct Unchanged<'a> {
+    /// The partition that has the node.
+    pub partition: &'a Partition,
+    /// Its position there.
+    pub local: LocalIdx,
+    /// Numbers of all nodes by those of that store, in the same order within a type; none if they are
+    /// the same.
+    pub now: Option<&'a [NodeIdx]>,
 }
 
 /// Columns of some nodes of one type, `[n]` each.
@@ -206,22 +222,44 @@ impl<G: SourceGraph> Rebuild<'_, G> {
         let of_relation = &plan.graph.relations[relation];
         let placement = self.placement.of_type(of_relation.to);
         let (layout, salt) = (layout_of(placement), relation_salt(&of_relation.name));
+        let left_out = takes == Takes::LeftOut;
+        let copied = |worker: usize, place: LocalIdx| {
+            let dst = placement.node(worker, place);
+            let found = self.graph.unchanged(relation, dst, left_out)?;
+            let (partition, local, now) = (found.partition, found.local, found.now);
+            Some(CopiedLists {
+                partition,
+                relation,
+                takes,
+                local,
+                now,
+            })
+        };
+        // Returns the number of in-edges.
         let gather = |worker: usize, at: usize, bucket: &mut Bucket| {
             bucket.clear();
+            let mut num_copied = 0;
             for place in layout.nodes(at) {
-                if place < placement.num_local(worker) {
-                    let dst = placement.node(worker, LocalIdx::from_index(place));
+                let place = LocalIdx::from_index(place);
+                if place.index() >= placement.num_local(worker) {
+                    bucket.end_node();
+                    continue;
+                }
+                if let Some(lists) = copied(worker, place) {
+                    num_copied += lists.num_edges();
+                } else {
+                    let dst = placement.node(worker, place);
                     let dst_hash = hashes[dst.index()];
                     let mut take = |src: NodeIdx, weight: f32, feature: &[f32]| {
                         let hash = edge_hash(salt, hashes[src.index()], dst_hash);
                         bucket.push(InEdge { hash, src, weight }, feature);
                     };
-                    let left_out = takes == Takes::LeftOut;
                     self.graph
                         .visit_in_edges(relation, dst, left_out, &mut take);
                 }
                 bucket.end_node();
             }
+            num_copied + bucket.num_edges() as u64
         };
         let written = self.workers().into_par_iter().map(|worker| {
             let edges = EdgesToRank {
@@ -231,11 +269,9 @@ impl<G: SourceGraph> Rebuild<'_, G> {
                 hubs: BTreeMap::new(),
             };
             let mut received = 0;
-            let counted = |at: usize, bucket: &mut Bucket| {
-                gather(worker, at, bucket);
-                received += bucket.num_edges() as u64;
-            };
-            let written = rank_and_write((worker, plan), edges, placement, counted)?;
+            let counted = |at: usize, bucket: &mut Bucket| received += gather(worker, at, bucket);
+            let lists = |place: LocalIdx| copied(worker, place);
+            let written = rank_and_write((worker, plan), edges, placement, (counted, lists))?;
             Ok((written, received))
         });
         let written: Vec<Result<_, StoreError>> = written.collect();
