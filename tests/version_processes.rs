@@ -58,7 +58,10 @@ fn processes_without_kept_rows_fetch_them_from_the_leader() {
     check_night(&bench, &mut world, 2, &PROCESSES);
     // A third process, and fewer workers in each.
     let job = check_night(&bench, &mut world, 3, &THREE);
-    check_night(&bench, &mut world, 4, &PROCESSES);
+    // All rows, from a new store.
+    let all = [&PROCESSES[..], &["--full"]].concat();
+    check_night(&bench, &mut world, 4, &all);
+    assert_eq!(bench.manifest("out/v4")["report"]["mode"], "full");
     // A finished version is skipped.
     let before = bench.manifest("out/v3");
     bench.run(&job, &PROCESSES).ok();

@@ -43,7 +43,7 @@ pub use overlay::Overlay;
 pub use parent::{Parent, named_parent};
 pub use processes::{finish_version, finished_version, is_own_part, join_parts};
 pub use reach::{ChangedInEdges, Degrees, Reach, ReachPlan, reach};
-pub use rebuilt::{Base, KeptGraph, RebuildPlan};
+pub use rebuilt::{Base, KeptGraph, NewStore, RebuildPlan};
 pub use replaced::{GoneRow, KeptRowsOf, Replaced};
 pub use snapshot::Snapshot;
 pub use work::Work;

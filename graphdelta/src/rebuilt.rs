@@ -10,7 +10,7 @@ use hashbrown::HashSet;
 use schemas::{FileEntry, GraphPlan, NodeIdx, error_chain, read_manifest};
 use store::{
     HUB_THRESHOLD, MISSING, NodeTable, Pair, SourceGraph, Store, StoreMeta, StorePlan, Unchanged,
-    is_intact, open_rebuilt, rebuild,
+    is_intact, open_rebuilt, open_share, rebuild,
 };
 
 use crate::in_edges::Draws;
@@ -39,6 +39,19 @@ pub struct KeptGraph {
     /// Names the changes that its store holds; none if that is the store of the tables.
     pub base: Option<String>,
     renumbered: Option<Renumbered>,
+}
+
+/// A store that holds the changes of a version, before a record names it.
+#[derive(Debug)]
+pub struct NewStore {
+    /// Names the changes.
+    name: String,
+    /// With the partitions of all processes.
+    store: Store,
+    plan: StorePlan,
+    numbers: Renumbered,
+    /// Relations and destinations whose in-edges were ever edited, by new numbers.
+    edited: BTreeSet<(usize, NodeIdx)>,
 }
 
 /// The nodes of a version by their numbers in a store that holds its changes.
@@ -159,6 +172,41 @@ impl SourceGraph for Rebuilt<'_> {
     }
 }
 
+impl NewStore {
+    /// Returns the store as a full run reads it: with the partitions of this process alone.
+    ///
+    /// # Errors
+    ///
+    /// If a file is missing or was changed.
+    pub fn of_process(&self) -> Result<Store, DeltaError> {
+        match self.store.cluster().num_processes() {
+            1 => Ok(self.store.clone()),
+            _ => Ok(open_share(&self.store, &self.plan)?),
+        }
+    }
+
+    /// Keeps it as the graph of a version in `dir`, the unfinished directory of its record, and
+    /// writes its out-edges.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be written.
+    pub fn keep_in(
+        &self,
+        versions: &KeptVersions,
+        dir: &Path,
+        keep: &[usize],
+    ) -> Result<(), DeltaError> {
+        let overlay = Overlay {
+            edited_before: self.edited.clone(),
+            ..Overlay::default()
+        };
+        overlay.write(&self.store, keep, &versions.overlay_in(dir))?;
+        versions.out_edges(&self.store, keep)?;
+        Ok(())
+    }
+}
+
 impl KeptGraph {
     /// Returns the nodes by their old numbers, in the order of their new ones; none if they keep
     /// their numbers.
@@ -256,32 +304,59 @@ impl KeptVersions {
                 renumbered: None,
             });
         }
-        let numbers = Renumbered::of(after);
+        std::fs::remove_dir_all(&to).map_err(failed("remove", &to))?;
+        let new = self.new_store(after, name, plan.graph)?;
+        new.keep_in(self, dir, keep)?;
+        Ok(KeptGraph {
+            base: Some(new.name),
+            renumbered: Some(new.numbers),
+        })
+    }
+
+    /// Writes a store that holds the changes of a version, or opens it if it is there.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be written.
+    pub fn write_store(
+        &self,
+        (after, keep): (&After, &[usize]),
+        graph: &GraphPlan,
+    ) -> Result<NewStore, DeltaError> {
+        let to = self.overlay_in(&self.begin()?);
+        let name = after.overlay().write_named(after.store(), keep, &to)?;
+        self.new_store(after, name, graph)
+    }
+
+    fn new_store(
+        &self,
+        after: &After,
+        name: String,
+        graph: &GraphPlan,
+    ) -> Result<NewStore, DeltaError> {
+        let (store, numbers) = (after.store(), Renumbered::of(after));
         let source = Rebuilt::new(after, &numbers);
         let workers = store.meta().workers;
         let own = self.base_dir(&name).join(workers.to_string());
-        let plan = rebuild_plan(plan.graph, store, workers, own);
+        let plan = rebuild_plan(graph, store, workers, own);
         let open = || open_rebuilt(Some(store.cluster()), &plan);
         // Another stage may have written it.
         let base = match open() {
             Ok(Some(base)) => base,
             _ => {
                 self.write_base(&source, &name, &plan)?;
-                open()?.ok_or_else(|| DeltaError::OtherBase { path: to.clone() })?
+                let path = plan.dir.clone();
+                open()?.ok_or(DeltaError::OtherBase { path })?
             }
         };
-        std::fs::remove_dir_all(&to).map_err(failed("remove", &to))?;
         let edited = after.ever_edited();
         let edited = edited.map(|(relation, node)| (relation, numbers.now(node)));
-        let overlay = Overlay {
-            edited_before: edited.filter(|(_, node)| *node != MISSING).collect(),
-            ..Overlay::default()
-        };
-        overlay.write(&base, keep, &to)?;
-        self.out_edges(&base, keep)?;
-        Ok(KeptGraph {
-            base: Some(name),
-            renumbered: Some(numbers),
+        Ok(NewStore {
+            edited: edited.filter(|(_, node)| *node != MISSING).collect(),
+            name,
+            store: base,
+            plan,
+            numbers,
         })
     }
 

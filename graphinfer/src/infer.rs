@@ -10,7 +10,7 @@ use crate::embedding::embedding_columns;
 use crate::graph::{BlockSize, Graph};
 use crate::identity::{fingerprint, limit_json, plan_json, rounds_fingerprint};
 use crate::inner::{report, report_resumed, run_inner};
-use crate::kept_versions::{RowFiles, keep_full};
+use crate::kept_versions::{FullVersion, Keeping, RowFiles};
 use crate::last_round::PartsWriter;
 use crate::layer::{LayerInput, Rounds};
 use crate::model::{Trained, TrainedModel};
@@ -53,25 +53,38 @@ const GATHERED_OF_8: usize = 3;
 /// If a thread that this function starts has panicked.
 pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Manifest, InferError> {
     store.cluster().set_phase("infer, its start");
+    infer_all(plan, store, None, progress)
+}
+
+/// Does the same as [`infer`]; the output is a version if one is given, whose changes the store
+/// holds.
+pub(crate) fn infer_all(
+    plan: &InferPlan,
+    store: &Store,
+    version: Option<&FullVersion<'_>>,
+    progress: &Progress,
+) -> Result<Manifest, InferError> {
     let trained = Trained::open(plan)?;
     let plan = &trained.record().completed(plan);
+    let of_store = (store, version);
     match trained {
-        Trained::Untyped(trained) => infer_untyped(plan, *trained, store, progress),
-        Trained::Typed(trained) => crate::typed::infer(plan, *trained, store, progress),
+        Trained::Untyped(trained) => infer_untyped(plan, *trained, of_store, progress),
+        Trained::Typed(trained) => crate::typed::infer(plan, *trained, of_store, progress),
     }
 }
 
-/// [`infer`] of a graph without node types.
+/// [`infer_all`] of a graph without node types.
 fn infer_untyped(
     plan: &InferPlan,
     trained: TrainedModel,
-    store: &Store,
+    (store, version): (&Store, Option<&FullVersion<'_>>),
     progress: &Progress,
 ) -> Result<Manifest, InferError> {
     let trained = &check_model(plan, trained, store)?;
     let record = &trained.record;
     let settings = Settings::new(plan, trained, store)?;
-    let (embedding_layer, fingerprint) = (settings.embedding_layer, &settings.fingerprint);
+    let embedding_layer = settings.embedding_layer;
+    let fingerprint = version.map_or(&settings.fingerprint, |of| &of.manifest.fingerprint);
     let (slices, layers) = (&settings.slices, settings.slices.len());
     let of_rounds = rounds_fingerprint(fingerprint, store);
     if let Some(manifest) = finished(plan, fingerprint, store)? {
@@ -79,7 +92,7 @@ fn infer_untyped(
         remove_left(plan, &of_rounds)?;
         return Ok(manifest);
     }
-    let versions = keep_versions(plan, store)?;
+    let keeping = keep_versions(plan, store, version)?;
     let other_slices = Slice::all(record.limits(layers, 0, plan.other_sampling()));
     // Everything that can fail because of the input comes before the output is opened.
     let limits = limits(plan, slices, &other_slices);
@@ -129,31 +142,35 @@ fn infer_untyped(
     let share = run(last, &other, &mut checkpoints, progress)?;
     let mut report = join(gather_processes(store.cluster(), share)?, plan, &output);
     report["embedding"] = record.embedding_report(embedding_layer);
-    if let Some(versions) = versions {
-        let own = || graph.own().collect();
-        let rows = |dir: &Path| checkpoints.0.keep_rows(layers - 1, (store, own), dir);
-        let kept = (&**fingerprint, &settings.plan_json);
-        keep_full(&versions, kept, store, (None, rows))?;
-    }
-    let named = (fingerprint.clone(), settings.plan_json.clone());
-    let manifest = manifest(named, (&output, label), store, report);
+    let own = || graph.own().collect();
+    let rows = |dir: &Path| checkpoints.0.keep_rows(layers - 1, (store, own), dir);
+    let named = (&**fingerprint, &settings.plan_json);
+    keeping.keep(named, store, (None, rows))?;
+    let manifest = manifest((named, version), (&output, label), store, report);
     finish(output, &manifest, checkpoints, store)?;
     Ok(manifest)
 }
 
 /// Returns the manifest of an output whose parts are written; `label` describes its predictions.
-fn manifest(
-    (fingerprint, plan): (String, serde_json::Value),
+pub(crate) fn manifest(
+    ((fingerprint, plan), version): ((&str, &serde_json::Value), Option<&FullVersion<'_>>),
     (output, label): (&Output, Option<LabelMeta>),
     store: &Store,
-    report: serde_json::Value,
+    mut report: serde_json::Value,
 ) -> Manifest {
-    let planned = (plan, store.manifest_input());
+    let of_tables = || {
+        let planned = (plan.clone(), store.manifest_input());
+        Manifest::new("infer", fingerprint.to_owned(), planned, store.meta().seed)
+    };
+    let started = version.map_or_else(of_tables, |of| of.manifest.clone());
+    for (key, value) in started.report.as_object().into_iter().flatten() {
+        report[key] = value.clone();
+    }
     Manifest {
         graph: Some(store.meta().graph.clone().with_label(label)),
         parts: output.parts(),
         report,
-        ..Manifest::new("infer", fingerprint, planned, store.meta().seed)
+        ..started
     }
 }
 
@@ -223,19 +240,23 @@ pub(crate) fn check_kept(
     })
 }
 
-/// Locks the versions that are kept, and writes the out-edges that the next one needs; none if none
-/// is planned.
-pub(crate) fn keep_versions(
+/// Locks the versions that are kept, and writes the out-edges that the next one needs, if any is
+/// planned. A version has both.
+pub(crate) fn keep_versions<'a>(
     plan: &InferPlan,
     store: &Store,
-) -> Result<Option<KeptVersions>, InferError> {
-    if !plan.keeps_rows {
-        return Ok(None);
+    version: Option<&'a FullVersion<'a>>,
+) -> Result<Keeping<'a>, InferError> {
+    match version {
+        Some(version) => Ok(Keeping::Version(version)),
+        None if plan.keeps_rows => {
+            let keep = Layers::open(plan, store)?.keep();
+            let versions = KeptVersions::lock(&plan.work_dir)?;
+            versions.out_edges(store, &keep)?;
+            Ok(Keeping::Tables(versions))
+        }
+        None => Ok(Keeping::Nowhere),
     }
-    let keep = Layers::open(plan, store)?.keep();
-    let versions = KeptVersions::lock(&plan.work_dir)?;
-    versions.out_edges(store, &keep)?;
-    Ok(Some(versions))
 }
 
 /// Returns a copy of a model on the device of the plan, and the graph in blocks for it.

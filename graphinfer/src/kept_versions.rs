@@ -6,8 +6,8 @@ use crate::identity::kept_plan;
 use crate::kept_rows::KeptRows;
 use crate::rows::RowRecord;
 use cluster::gather_processes;
-use graphdelta::{After, KeptVersions, RebuildPlan, VersionRecord, link, write_nodes};
-use schemas::{FileEntry, NodeIdx};
+use graphdelta::{After, KeptVersions, NewStore, RebuildPlan, VersionRecord, link, write_nodes};
+use schemas::{FileEntry, Manifest, NodeIdx};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::Path;
@@ -31,6 +31,27 @@ pub(crate) struct OpenVersion {
     pub(crate) rows: KeptRows,
     /// Nodes of the rows of each output, the version's own last; none: the nodes of the store.
     pub(crate) nodes: Vec<Option<Vec<NodeIdx>>>,
+}
+
+/// A version of which all rows are computed, by the rounds of a full run on a store that holds its
+/// changes.
+pub(crate) struct FullVersion<'a> {
+    pub(crate) versions: &'a KeptVersions,
+    pub(crate) new: &'a NewStore,
+    /// Fingerprint of the parent.
+    pub(crate) parent: String,
+    /// In-edges of a node that the overlay of the next version has at most.
+    pub(crate) keep: Vec<usize>,
+    /// The manifest, without parts and the report of the rounds.
+    pub(crate) manifest: Manifest,
+}
+
+/// Where the rows of a full run are kept.
+pub(crate) enum Keeping<'a> {
+    Nowhere,
+    /// They are those of the tables.
+    Tables(KeptVersions),
+    Version(&'a FullVersion<'a>),
 }
 
 /// A new version.
@@ -75,30 +96,42 @@ pub(crate) fn open(
     }))
 }
 
-/// Keeps the rows of a full run. `keep_rows` puts their files into a directory; `nodes` are those
-/// of the rows of its output, none if it has those of the store. Returns when all processes have
-/// kept theirs.
-pub(crate) fn keep_full(
-    versions: &KeptVersions,
-    (fingerprint, plan): (&str, &Value),
-    store: &Store,
-    (nodes, keep_rows): (
-        Option<&[NodeIdx]>,
-        impl FnOnce(&Path) -> Result<Vec<RowRecord>, InferError>,
-    ),
-) -> Result<(), InferError> {
-    let dir = versions.begin()?;
-    let of_stage = RowFiles {
-        stored: keep_rows(&dir)?,
-        changed: Vec::new(),
-    };
-    let record = VersionRecord {
-        nodes: nodes.map(|nodes| write_nodes(&dir, nodes)).transpose()?,
-        ..VersionRecord::new(store, &kept_plan(plan), of_stage)
-    };
-    versions.finish(fingerprint, &record)?;
-    gather_processes(store.cluster(), ())?;
-    Ok(())
+impl Keeping<'_> {
+    /// Keeps the rows of a full run. `keep_rows` puts their files into a directory; `nodes` are those
+    /// of the rows of its output, none if it has those of the store. Returns when all processes have
+    /// kept theirs.
+    pub(crate) fn keep(
+        &self,
+        (fingerprint, plan): (&str, &Value),
+        store: &Store,
+        (nodes, keep_rows): (
+            Option<&[NodeIdx]>,
+            impl FnOnce(&Path) -> Result<Vec<RowRecord>, InferError>,
+        ),
+    ) -> Result<(), InferError> {
+        let versions = match self {
+            Self::Nowhere => return Ok(()),
+            Self::Tables(versions) => versions,
+            Self::Version(of) => of.versions,
+        };
+        let dir = versions.begin()?;
+        let of_stage = RowFiles {
+            stored: keep_rows(&dir)?,
+            changed: Vec::new(),
+        };
+        let mut record = VersionRecord {
+            nodes: nodes.map(|nodes| write_nodes(&dir, nodes)).transpose()?,
+            ..VersionRecord::new(store, &kept_plan(plan), of_stage)
+        };
+        if let Self::Version(of) = self {
+            of.new.keep_in(versions, &dir, &of.keep)?;
+            record.parent = Some(of.parent.clone());
+            record.overlay = Some(of.keep.clone());
+        }
+        versions.finish(fingerprint, &record)?;
+        gather_processes(store.cluster(), ())?;
+        Ok(())
+    }
 }
 
 /// Keeps a version.

@@ -5,9 +5,11 @@ mod writer;
 
 use crate::InferError;
 use crate::changed_rows::{Layers, compute, open_kept, refuse_plan};
-use crate::identity::{fingerprint, kept_plan};
-use crate::infer::finished;
-use crate::kept_versions::{KeptRecord, NewVersion, OpenVersion, RowFiles, keep, open};
+use crate::identity::{fingerprint, kept_plan, rounds_fingerprint};
+use crate::infer::{finished, infer_all, remove_left};
+use crate::kept_versions::{
+    FullVersion, KeptRecord, NewVersion, OpenVersion, RowFiles, keep, open,
+};
 use crate::model::Trained;
 use crate::plan::InferPlan;
 use crate::threads::Threads;
@@ -26,13 +28,10 @@ use std::sync::Arc;
 use store::Store;
 use writer::VersionWriter;
 
-/// If changes reach more than this share of the rows and in-edges of all layers, in percent, a version
-/// keeps no row of its parent: it costs hardly more, and the next ones need no earlier output.
-const REACHED_MAX: u64 = 90;
-
-/// From this share of the work on, a run without a parent is likely faster, in percent: a row takes
-/// longer in a version (`docs/benchmarks/versions.md`).
-const FASTER_MIN: u64 = 50;
+/// If changes reach more than this share of the rows and in-edges of all layers, in percent, all
+/// rows are computed: a row takes longer among those that changes reach
+/// (`docs/benchmarks/versions.md`).
+const REACHED_MAX: u64 = 50;
 
 /// How a version is computed.
 #[derive(Clone, Debug)]
@@ -189,6 +188,8 @@ pub fn infer_version(
     let mut identity = layers.plan_json.clone();
     identity["changes"] = changes.fingerprints().clone();
     identity["parent"] = json!(of_parent);
+    // It decides which parts an unfinished output has.
+    identity["reached_max"] = json!(REACHED_MAX);
     if input.full {
         // Its rows are the same, but it keeps none of its parent.
         identity["full"] = json!(true);
@@ -198,36 +199,25 @@ pub fn infer_version(
         if let Err(error) = EmbeddingsDataset::open(&plan.output) {
             tracing::warn!("the version is finished, but {}", error_chain(&error));
         }
+        remove_left(plan, &rounds_fingerprint(&own, store))?;
         return Ok(manifest);
     }
     let parent = parent?;
     let versions = KeptVersions::lock(&plan.work_dir)?;
     let prepared = Prepared::new(layers, parent, &versions, (store, input, changes))?;
-    let earlier = &prepared.version.record.earlier;
-    let kept = prepared
-        .parent
-        .kept_outputs(earlier, (&plan.output, "infer.output"))?;
     if store.cluster().leads() {
         prepared.decision.report(progress);
     }
-    let opened = (&*plan.output, "infer", &*own);
-    let output = match open_output::<InferError>(store.cluster(), opened, plan.fresh)? {
-        Opened::Done(manifest) => return Ok(*manifest),
-        Opened::Open(output) => output,
-    };
     let mut input_json = store.manifest_input();
     for name in ["changes", "parent"] {
         input_json[name] = identity[name].clone();
     }
-    let mut manifest = Manifest::new(
-        "infer",
-        own.clone(),
-        (identity, input_json),
-        store.meta().seed,
-    );
-    let to = (&output, &versions, input.rebuild_plan());
-    prepared.write(kept, to, &mut manifest)?;
-    finish_version(store.cluster(), output, &manifest)?;
+    let planned = (identity, input_json);
+    let started = Manifest::new("infer", own.clone(), planned, store.meta().seed);
+    let manifest = match prepared.decision.full {
+        Some(_) => prepared.run_all(plan, (&versions, input.graph), started, progress)?,
+        None => prepared.run_reached(plan, (&versions, input.rebuild_plan()), started)?,
+    };
     if let Err(error) = versions.remove_old(&own) {
         // The next version tries again.
         tracing::warn!("{}", error_chain(&error));
@@ -259,8 +249,8 @@ impl Decision {
         100 * sum(&self.reached) / sum(&self.all).max(1)
     }
 
-    /// Returns a line for each layer, one if another way is likely faster, and one if the store is
-    /// written anew.
+    /// Returns a line for each layer, one if a run without a parent is likely faster, and one if the
+    /// store is written anew.
     pub fn lines(&self) -> Vec<String> {
         let layers = self.reached.iter().zip(&self.all);
         let lines = (1..).zip(layers).map(|(layer, (reached, all))| {
@@ -269,12 +259,9 @@ impl Decision {
                 reached.rows, all.rows, reached.in_edges, all.in_edges
             )
         });
-        let percent = self.percent();
-        let faster = (percent >= FASTER_MIN).then(|| {
-            format!(
-                "the changes reach {percent} % of the work: a run without a parent, on the whole \
-                 tables of today, is likely faster"
-            )
+        let faster = (self.percent() > REACHED_MAX).then(|| {
+            let line = "a run without a parent, on the whole tables of today, is likely faster";
+            line.to_owned()
         });
         lines.chain(faster).chain(self.rebuilds.clone()).collect()
     }
@@ -341,18 +328,80 @@ impl Prepared {
             reach.work(numbers, &reach_plan, is_computed),
             reach.full_work(numbers, &reach_plan, is_computed),
         );
-        let rebuilds = input.rebuild_plan().reason(&reached.after);
+        let mut decision = Decision::new(why.map(str::to_owned), work);
+        decision.rebuilds = match decision.full {
+            Some(_) => Some("all rows are computed from a new store with all changes".to_owned()),
+            None => input.rebuild_plan().reason(&reached.after),
+        };
         Ok(Self {
-            decision: Decision {
-                rebuilds,
-                ..Decision::new(why.map(str::to_owned), work)
-            },
+            decision,
             layers,
             parent,
             version,
             reached,
             keep,
         })
+    }
+
+    /// Computes the rows that the changes reach; returns the manifest of the finished output.
+    fn run_reached(
+        self,
+        plan: &InferPlan,
+        (versions, rebuild): (&KeptVersions, RebuildPlan<'_>),
+        mut manifest: Manifest,
+    ) -> Result<Manifest, InferError> {
+        let cluster = self.reached.after.store().cluster().clone();
+        let earlier = &self.version.record.earlier;
+        let kept = self
+            .parent
+            .kept_outputs(earlier, (&plan.output, "infer.output"))?;
+        let opened = (&*plan.output, "infer", &*manifest.fingerprint);
+        let output = match open_output::<InferError>(&cluster, opened, plan.fresh)? {
+            Opened::Done(found) => return Ok(*found),
+            Opened::Open(output) => output,
+        };
+        self.write(kept, (&output, versions, rebuild), &mut manifest)?;
+        finish_version(&cluster, output, &manifest)?;
+        Ok(manifest)
+    }
+
+    /// Writes a store that holds the changes, and computes all rows on it as a full run does; returns
+    /// the manifest of the finished output.
+    fn run_all(
+        self,
+        plan: &InferPlan,
+        (versions, graph): (&KeptVersions, &GraphPlan),
+        started: Manifest,
+        progress: &Progress,
+    ) -> Result<Manifest, InferError> {
+        let (layers, after) = (&self.layers, &self.reached.after);
+        let new = versions.write_store((after, &self.keep), graph)?;
+        let store = new.of_process()?;
+        let is_written = |of: usize| layers.written.iter().any(|written| written.node_type == of);
+        let types = (0..store.placement().num_types()).filter(|&of| is_written(of));
+        let upserts = types.map(|of| store.placement().of_type(of).num_nodes() as u64);
+        let removed = after.removed_now().into_iter();
+        let deletes = removed.filter(|&node| is_written(after.type_of(node)));
+        let meta = VersionMeta {
+            parent: ParentOutput::of(&plan.output, &self.parent.dir, &self.parent.manifest),
+            kept: Vec::new(),
+            upserts: upserts.sum(),
+            deletes: deletes.count() as u64,
+        };
+        let version = FullVersion {
+            versions,
+            new: &new,
+            manifest: Manifest {
+                report: self.decision.to_json(),
+                version: Some(meta),
+                ..started
+            },
+            parent: self.parent.manifest.fingerprint,
+            keep: self.keep,
+        };
+        // The rounds need the memory.
+        drop((self.layers, self.version, self.reached));
+        infer_all(plan, &store, Some(&version), progress)
     }
 
     /// Computes the rows and writes parts, what they replace, and what the next version needs;
@@ -371,30 +420,24 @@ impl Prepared {
             nodes,
             ..
         } = self.version;
-        let is_full = self.decision.full.is_some();
-        let parent = (!is_full).then_some((&self.reached.reach, before));
-        let (rows, computed) = compute(&self.layers, (after, &threads), parent)?;
+        let parent = (&self.reached.reach, before);
+        let (rows, computed) = compute(&self.layers, (after, &threads), Some(parent))?;
         let num_layers = self.layers.num_layers();
         let writer = VersionWriter {
             output,
             layers: &self.layers,
             after,
             rows: &rows,
-            is_full,
         };
         let written = writer.written(&computed);
         writer.write_parts(&written, &threads)?;
         let nodes_written: Vec<NodeIdx> = written.iter().flat_map(|of| of.nodes.clone()).collect();
-        let kept = match is_full {
-            true => Vec::new(),
-            false => kept,
-        };
         let deleted = writer.deleted();
         let num_parts = written
             .last()
             .map_or(0, |of| of.first_part + of.num_parts(plan));
         let cluster = after.store().cluster();
-        if !is_full && cluster.leads() && output.committed(num_parts).is_none() {
+        if cluster.leads() && output.committed(num_parts).is_none() {
             let of_kept = KeptRowsOf {
                 outputs: &kept,
                 nodes: &nodes,
@@ -413,7 +456,7 @@ impl Prepared {
             after,
             keep: &self.keep,
             rebuild,
-            nodes_of_earlier: if is_full { &[] } else { &nodes },
+            nodes_of_earlier: &nodes,
             rows: &rows,
             num_layers: num_layers - 1,
             nodes: &nodes_written,

@@ -105,8 +105,8 @@ pub(crate) fn rank_and_write<'a>(
         }
         if let Some(copied) = copied(place) {
             degrees.push(&copied.totals())?;
-            for (at, list) in lists.iter_mut().enumerate() {
-                list.copy(copied.list(at), copied.now);
+            for (sample, list) in lists.iter_mut().enumerate() {
+                list.copy(copied.list(sample), copied.now);
             }
         } else if let Some((_, hub)) = hubs.next_if(|hub| hub.0 == place) {
             degrees.push(&hub.totals.rounded())?;
@@ -161,16 +161,16 @@ impl<'a> CopiedLists<'a> {
                 self_weight: of.self_weight(relation, local).unwrap_or_default(),
                 self_loops: of.self_loops(relation, local).unwrap_or_default().into(),
                 least_src: (least != MISSING)
-                    .then(|| self.now.map_or(least, |of| of[least.index()])),
+                    .then(|| self.now.map_or(least, |now| now[least.index()])),
             },
         }
     }
 
     /// Returns one of the node's lists.
-    fn list(&self, at: usize) -> InEdges<'a> {
+    fn list(&self, sample: usize) -> InEdges<'a> {
         let (of, relation, local) = (self.partition, self.relation, self.local);
         match self.takes {
-            Takes::Messages => of.in_edges(relation, at, local, usize::MAX),
+            Takes::Messages => of.in_edges(relation, sample, local, usize::MAX),
             Takes::LeftOut => of.left_out(relation, local).unwrap_or_default(),
         }
     }

@@ -118,7 +118,9 @@ pub use pairs::{Pair, Pairs, TimeSplits, read_pairs, time_key};
 pub use partition::{Partition, ReadAhead};
 pub use placement::{NUM_NODES_MAX, Placement, TypePlacement};
 pub use plan::{HUB_THRESHOLD, StorePlan};
-pub use rebuild::{NodeTable, SourceGraph, Unchanged, is_intact, open_rebuilt, rebuild};
+pub use rebuild::{
+    NodeTable, SourceGraph, Unchanged, is_intact, open_rebuilt, open_share, rebuild,
+};
 #[cfg(unix)]
 pub use sigbus::CutMaps;
 pub use store::{Hub, Store};

@@ -385,3 +385,13 @@ pub fn open_rebuilt(
     let store = Store::open_in(&all, plan, meta, |_| &plan.dir)?;
     Ok(Some(store.used_by(cluster.unwrap_or(&all))))
 }
+
+/// Opens a store that [`open_rebuilt`] has opened with the same plan, with the partitions of this
+/// process alone.
+///
+/// # Errors
+///
+/// If a file is missing or was changed.
+pub fn open_share(whole: &Store, plan: &StorePlan) -> Result<Store, StoreError> {
+    Store::open(whole.cluster(), plan, whole.meta().clone())
+}

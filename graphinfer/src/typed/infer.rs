@@ -14,11 +14,11 @@ use crate::device::{Matrix, check_fits, open_device};
 use crate::graph::BlockSize;
 use crate::identity::{fingerprint, limit_json, plan_json, rounds_fingerprint};
 use crate::infer::{
-    Checkpoints, Share, check_kept, finish, finished, join, keep_versions, open_checkpoints,
-    remove_left, target_list,
+    Checkpoints, Share, check_kept, finish, finished, join, keep_versions, manifest,
+    open_checkpoints, remove_left, target_list,
 };
 use crate::inner::{report, report_resumed, run_inner};
-use crate::kept_versions::keep_full;
+use crate::kept_versions::FullVersion;
 use crate::layer::HubRows;
 use crate::model::TypedTrained;
 use crate::plan::InferPlan;
@@ -33,25 +33,26 @@ use std::sync::OnceLock;
 use std::time::Instant;
 use store::Store;
 
-/// [`infer`](crate::infer) of a graph with node types.
+/// [`infer_all`](crate::infer::infer_all) of a graph with node types.
 pub(crate) fn infer(
     plan: &InferPlan,
     trained: TypedTrained,
-    store: &Store,
+    (store, version): (&Store, Option<&FullVersion<'_>>),
     progress: &Progress,
 ) -> Result<Manifest, InferError> {
     let trained = &check_typed_model(plan, trained, store)?;
     let record = &trained.record;
     let settings = TypedSettings::new(plan, trained, store)?;
     let (wanted, sampled) = (&settings.wanted, &settings.sampled);
-    let fingerprint = fingerprint(&settings.plan_json, store);
+    let of_tables = || fingerprint(&settings.plan_json, store);
+    let fingerprint = version.map_or_else(of_tables, |of| of.manifest.fingerprint.clone());
     let of_rounds = rounds_fingerprint(&fingerprint, store);
     if let Some(manifest) = finished(plan, &fingerprint, store)? {
         check_kept(plan, &fingerprint, store)?;
         remove_left(plan, &of_rounds)?;
         return Ok(manifest);
     }
-    let versions = keep_versions(plan, store)?;
+    let keeping = keep_versions(plan, store, version)?;
     let other = Sampled::new(trained, wanted, plan.other_sampling());
     // Everything that can fail because of the input comes before the output is opened.
     let (arch, schema) = (trained.model.architecture(), trained.model.schema());
@@ -87,20 +88,12 @@ pub(crate) fn infer(
     )?;
     let mut report = join(gather_processes(store.cluster(), share)?, plan, &output);
     report["embedding"] = record.embedding_report(wanted.embedding_layer);
-    if let Some(versions) = versions {
-        let own = || graph.own().collect();
-        let last = sampled.limits.len() - 1;
-        let rows = |dir: &Path| checkpoints.0.keep_rows(last, (store, own), dir);
-        let kept = (&*fingerprint, &settings.plan_json);
-        keep_full(&versions, kept, store, (nodes.as_deref(), rows))?;
-    }
-    let planned = (settings.plan_json.clone(), store.manifest_input());
-    let manifest = Manifest {
-        graph: Some(store.meta().graph.clone().with_label(label)),
-        parts: output.parts(),
-        report,
-        ..Manifest::new("infer", fingerprint, planned, store.meta().seed)
-    };
+    let own = || graph.own().collect();
+    let last = sampled.limits.len() - 1;
+    let rows = |dir: &Path| checkpoints.0.keep_rows(last, (store, own), dir);
+    let named = (&*fingerprint, &settings.plan_json);
+    keeping.keep(named, store, (nodes.as_deref(), rows))?;
+    let manifest = manifest((named, version), (&output, label), store, report);
     finish(output, &manifest, checkpoints, store)?;
     Ok(manifest)
 }

@@ -36,8 +36,6 @@ pub(super) struct VersionWriter<'a> {
     pub(super) layers: &'a Layers,
     pub(super) after: &'a After,
     pub(super) rows: &'a KeptRows,
-    /// All rows are written, and none of earlier outputs is kept.
-    pub(super) is_full: bool,
 }
 
 impl<'a> VersionWriter<'a> {
@@ -107,7 +105,7 @@ impl<'a> VersionWriter<'a> {
             let nodes = &of.nodes[start..end];
             let rows = self.compute(of.of_type, nodes, head)?;
             let columns = EmbeddingColumns {
-                are_changes: !self.is_full,
+                are_changes: true,
                 ..of.of_type.columns.clone()
             };
             let writer = of.of_type.writer(self.output, part, &columns)?;
