@@ -1,6 +1,5 @@
 //! In-edges of changed destinations: all in-edges of the store with the edits, drawn again.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use schemas::NodeIdx;
@@ -163,14 +162,6 @@ impl KeptEdges {
     }
 }
 
-/// An edge among those to rank.
-#[derive(Clone, Copy)]
-enum Ranked<'a> {
-    /// Position among those that the store keeps.
-    Kept(usize),
-    New(NodeIdx, &'a NewEdge),
-}
-
 /// Priority, order of the source and ordinal of an in-edge: they compare as ranks do.
 type Rank = (u64, u64, u32);
 
@@ -312,65 +303,77 @@ impl<'a> Draws<'a> {
     /// Merges the new in-edges with those that the store keeps; none if more of the others may come
     /// to be among the first.
     fn merged(&mut self, dst: NodeIdx, stored: &KeptEdges, edits: &Edits) -> Option<KeptEdges> {
-        let ranked = self.ranks(dst, &stored.src);
-        let is_cut = (stored.src.len() as u64) < stored.in_degree;
-        let beyond = ranked.last().copied().filter(|_| is_cut);
-        let staying = ranked.into_iter().enumerate();
-        let staying = staying.filter(|(at, _)| !edits.contains(stored.src[*at]));
-        let mut all: Vec<(Rank, Ranked<'_>)> =
-            staying.map(|(at, rank)| (rank, Ranked::Kept(at))).collect();
-        let mut in_degree = stored.in_degree;
+        let (mut new, mut in_degree) = (Vec::new(), stored.in_degree);
         for (src, edges) in edits.iter() {
             in_degree -= self.num_stored(dst, src) as u64;
             in_degree += edges.len() as u64;
             let hash = self.hash(src, dst);
             for (ordinal, edge) in (0..).zip(edges) {
-                let rank = self.rank(hash, src, ordinal, edge.weight);
-                all.push((rank, Ranked::New(src, edge)));
+                new.push((self.rank(hash, src, ordinal, edge.weight), src, edge));
             }
         }
-        all.sort_by_key(|(rank, _)| *rank);
-        // The other edges in the store come after all that it keeps.
-        let known = beyond.map_or(all.len(), |beyond| {
-            all.partition_point(|(rank, _)| *rank <= beyond)
-        });
-        if known < self.keep && beyond.is_some() {
-            return None;
+        new.sort_unstable_by_key(|(rank, ..)| *rank);
+        let is_gone: Vec<bool> = stored.src.iter().map(|&src| edits.contains(src)).collect();
+        let num_staying = is_gone.iter().filter(|gone| !**gone).count();
+        if (stored.src.len() as u64) < stored.in_degree {
+            // The other edges in the store come after all that it keeps.
+            let last = stored.src.len().checked_sub(1);
+            let beyond = last.map(|last| self.rank_of_kept(dst, &stored.src, last));
+            let is_known = |rank: Rank| beyond.is_some_and(|beyond| rank <= beyond);
+            let num_new = new.partition_point(|(rank, ..)| is_known(*rank));
+            if beyond.is_some() && num_staying + num_new < self.keep {
+                return None;
+            }
         }
-        all.truncate(self.keep);
         let mut kept = KeptEdges {
             in_degree,
             self_loops: self.self_loops(dst, edits),
-            ..KeptEdges::with_capacity(all.len())
+            ..KeptEdges::with_capacity(self.keep.min(num_staying + new.len()))
         };
-        for (_, edge) in all {
-            match edge {
-                Ranked::Kept(at) => kept.push_from(&stored.first(usize::MAX), at),
-                Ranked::New(src, new) => kept.push_new(src, new),
+        let list = stored.first(usize::MAX);
+        let push_stored = |to: &mut KeptEdges, places: Range<usize>| {
+            for at in places.filter(|&at| !is_gone[at]) {
+                if to.src.len() < self.keep {
+                    to.push_from(&list, at);
+                }
             }
+        };
+        let mut from = 0;
+        for (rank, src, edge) in new {
+            let mut places = from..list.src.len();
+            while !places.is_empty() {
+                let middle = places.start + places.len() / 2;
+                match self.rank_of_kept(dst, list.src, middle) < rank {
+                    true => places.start = middle + 1,
+                    false => places.end = middle,
+                }
+            }
+            push_stored(&mut kept, from..places.start);
+            if kept.src.len() < self.keep {
+                kept.push_new(src, edge);
+            }
+            from = places.start;
         }
+        push_stored(&mut kept, from..list.src.len());
         Some(kept)
     }
 
-    /// Returns the ranks of the in-edges that the store keeps of a node.
-    fn ranks(&self, dst: NodeIdx, kept: &[NodeIdx]) -> Vec<Rank> {
+    /// Returns the rank of one of the in-edges that the store keeps of a node.
+    fn rank_of_kept(&self, dst: NodeIdx, kept: &[NodeIdx], at: usize) -> Rank {
+        let all = self.stored(dst).expect("the store keeps edges of the node");
+        let (src, hash) = (kept[at], self.hash(kept[at], dst));
+        let places = places(all.src, src);
+        let weights = places.map(|place| all.weight.map_or(1.0, |of| of[place]));
+        let ranks = (0..).zip(weights);
+        let ranks = ranks.map(|(ordinal, of)| self.rank(hash, src, ordinal, of));
+        let mut ranks: Vec<Rank> = ranks.collect();
+        if let [only] = ranks[..] {
+            return only;
+        }
         // Of parallel edges, those of least rank are kept.
-        let mut parallel: BTreeMap<NodeIdx, std::vec::IntoIter<Rank>> = BTreeMap::new();
-        let ranks = kept.iter().map(|&src| {
-            let of_src = parallel.entry(src).or_insert_with(|| {
-                let all = self.stored(dst).expect("the store keeps edges of the node");
-                let hash = self.hash(src, dst);
-                let places = places(all.src, src);
-                let weights = places.map(|at| all.weight.map_or(1.0, |of| of[at]));
-                let ranks = (0..).zip(weights);
-                let ranks = ranks.map(|(ordinal, of)| self.rank(hash, src, ordinal, of));
-                let mut ranks: Vec<Rank> = ranks.collect();
-                ranks.sort_unstable();
-                ranks.into_iter()
-            });
-            of_src.next().expect("the store keeps no edge twice")
-        });
-        ranks.collect()
+        ranks.sort_unstable();
+        let before = kept[..at].iter().filter(|&&other| other == src).count();
+        ranks[before]
     }
 
     fn hash(&self, src: NodeIdx, dst: NodeIdx) -> u64 {

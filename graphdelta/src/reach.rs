@@ -92,6 +92,8 @@ struct Edited<'a> {
     /// first run count.
     removed: BTreeSet<NodeIdx>,
     plan: &'a ReachPlan,
+    /// By relation: the limits of all hops and layers, each once.
+    limits: Vec<Vec<usize>>,
 }
 
 /// The first in-edges of a node: in the store, in the parent, and after the nights so far.
@@ -136,6 +138,20 @@ impl ReachPlan {
             true => Some(0),
             false => before.first_difference(after),
         }
+    }
+
+    /// Returns the limits of all hops and layers, each once, for each relation.
+    fn limits(&self) -> Vec<Vec<usize>> {
+        let mut limits: Vec<BTreeSet<usize>> = Vec::new();
+        for of_step in self.hops.iter().chain(&self.layers) {
+            limits.resize(of_step.len(), BTreeSet::new());
+            let of_relations = limits.iter_mut().zip(of_step);
+            for (all, limit) in of_relations {
+                all.insert(*limit);
+            }
+        }
+        let of_relations = limits.into_iter();
+        of_relations.map(|of| of.into_iter().collect()).collect()
     }
 
     /// Returns how many in-edges of a node the plan reads, for each relation.
@@ -226,6 +242,7 @@ fn reach_own(
         inputs: BTreeMap::new(),
         removed: removed(nights),
         plan,
+        limits: plan.limits(),
     };
     let of_parent = edited.of_parent(peer.index());
     let mut out_degrees = BTreeMap::new();
@@ -296,17 +313,45 @@ fn signed(num: usize) -> i64 {
 }
 
 impl Updates {
-    /// Replaces the out-edges of one list of in-edges by those of another.
+    /// Replaces the out-edges of one list of in-edges by those of another, which differ in the edges
+    /// of edited sources and where the lists end. Other edges are replaced only if a limit includes
+    /// one of their ranks alone.
     fn change_out_edges(
         &mut self,
         (relation, dst): (usize, NodeIdx),
         (before, after): (&KeptEdges, &KeptEdges),
+        (edits, limits): (&Edits, &[usize]),
     ) {
-        let first = before.first_difference(after).unwrap_or(usize::MAX);
-        for (kept, diff) in [(before, -1), (after, 1)] {
-            for (rank, src) in kept.src.iter().enumerate().skip(first) {
-                let out_edge = OutEdge::new(dst, relation, rank);
-                self.out_edges.push(((src.raw(), out_edge), diff));
+        let Some(first) = before.first_difference(after) else {
+            return;
+        };
+        let mut change = |src: NodeIdx, rank: usize, diff: isize| {
+            let out_edge = OutEdge::new(dst, relation, rank);
+            self.out_edges.push(((src.raw(), out_edge), diff));
+        };
+        let staying = [(before, -1), (after, 1)].map(|(kept, diff)| {
+            let mut staying = Vec::new();
+            for (rank, &src) in kept.src.iter().enumerate().skip(first) {
+                match edits.contains(src) {
+                    true => change(src, rank, diff),
+                    false => staying.push((src, rank)),
+                }
+            }
+            staying
+        });
+        // They are the same edges, but for the last ones of the longer list.
+        let longest = staying[0].len().max(staying[1].len());
+        for at in 0..longest {
+            let both = [0, 1].map(|of: usize| staying[of].get(at));
+            if let [Some((_, old)), Some((_, new))] = both
+                && limits.iter().all(|limit| (old < limit) == (new < limit))
+            {
+                continue;
+            }
+            for (found, diff) in both.into_iter().zip([-1, 1]) {
+                if let Some(&(src, rank)) = found {
+                    change(src, rank, diff);
+                }
             }
         }
     }
@@ -328,7 +373,9 @@ impl Edited<'_> {
         }
         for (&(relation, dst), kept) in parent.kept.iter().filter(|(key, _)| is_own(key.1)) {
             let stored = draws(relation).kept(dst);
-            updates.change_out_edges((relation, dst), (&stored, kept));
+            let edits = &parent.edits[&(relation, dst)];
+            let how = (&**edits, &self.limits[relation][..]);
+            updates.change_out_edges((relation, dst), (&stored, kept), how);
         }
         updates
     }
@@ -417,7 +464,8 @@ impl Edited<'_> {
         stages.may_weigh_otherwise = self.plan.weights;
         let added = seeds(&after, stages.may_weigh_otherwise).map(|seed| (seed, 1));
         updates.seeds.extend(added);
-        updates.change_out_edges((relation, dst), (&stages.now, &after));
+        let how = (&**edits, &self.limits[relation][..]);
+        updates.change_out_edges((relation, dst), (&stages.now, &after), how);
         stages.now = after;
         Ok(())
     }
