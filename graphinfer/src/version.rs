@@ -400,6 +400,7 @@ impl Prepared {
             keep: self.keep,
         };
         // The rounds need the memory.
+        after.store().release();
         drop((self.layers, self.version, self.reached));
         infer_all(plan, &store, Some(&version), progress)
     }

@@ -50,6 +50,8 @@ struct RelationEdges {
     left_out: Vec<EdgeLists>,
     edge_dim: usize,
     has_self_loops: bool,
+    /// The files of all lists.
+    files: Vec<MappedFile>,
 }
 
 fn damaged(file: &Path) -> StoreError {
@@ -94,8 +96,11 @@ impl RelationEdges {
             .map(DegreeColumns::of)
             .collect();
         let degrees = Option::<Vec<_>>::ok_or_else(degrees, || damaged(&degree_path))?;
-        let open_list = |path: &Path| -> Result<Vec<EdgeLists>, StoreError> {
-            let lists = map_batches(path)?.iter().map(EdgeLists::of).collect();
+        let mut mapped = Vec::new();
+        let mut open_list = |path: &Path| -> Result<Vec<EdgeLists>, StoreError> {
+            let (file, batches) = open_batches(path)?;
+            mapped.push(file);
+            let lists = batches.iter().map(EdgeLists::of).collect();
             Option::<Vec<_>>::ok_or_else(lists, || damaged(path))
         };
         let lists = 0..meta.samples as usize + usize::from(meta.redraw);
@@ -115,6 +120,7 @@ impl RelationEdges {
             left_out,
             edge_dim: described.edge_feature_dim.unwrap_or(0),
             has_self_loops: described.self_loops,
+            files: mapped,
         })
     }
 
@@ -328,6 +334,13 @@ impl Partition {
     /// cache, and come back when they are read.
     pub fn release_nodes(&self) {
         self.types.iter().for_each(|of| of.file.release());
+    }
+
+    /// Removes the lists of in-edges from the memory of this process, as [`Self::release_nodes`] does
+    /// with the nodes.
+    pub(crate) fn release_in_edges(&self) {
+        let files = self.relations.iter().flat_map(|of| &of.files);
+        files.for_each(MappedFile::release);
     }
 
     /// Returns all of a node's in-edges of a relation by source and ordinal, from a store built with

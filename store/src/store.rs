@@ -188,6 +188,12 @@ impl Store {
         self.partitions.iter().for_each(Partition::release_nodes);
     }
 
+    /// Releases the nodes and the in-edges of this process.
+    pub fn release(&self) {
+        self.release_nodes();
+        self.partitions.iter().for_each(Partition::release_in_edges);
+    }
+
     /// Returns the partition of a worker.
     ///
     /// # Panics
