@@ -249,7 +249,7 @@ impl Decision {
         100 * sum(&self.reached) / sum(&self.all).max(1)
     }
 
-    /// Returns a line for each layer, one if a run without a parent is likely faster, and one if the
+    /// Returns a line for each layer, one if a run without a parent is likely as fast, and one if the
     /// store is written anew.
     pub fn lines(&self) -> Vec<String> {
         let layers = self.reached.iter().zip(&self.all);
@@ -259,11 +259,11 @@ impl Decision {
                 reached.rows, all.rows, reached.in_edges, all.in_edges
             )
         });
-        let faster = (self.percent() > REACHED_MAX).then(|| {
-            let line = "a run without a parent, on the whole tables of today, is likely faster";
+        let as_fast = (self.percent() > REACHED_MAX).then(|| {
+            let line = "a run without a parent, on the whole tables of today, is likely as fast";
             line.to_owned()
         });
-        lines.chain(faster).chain(self.rebuilds.clone()).collect()
+        lines.chain(as_fast).chain(self.rebuilds.clone()).collect()
     }
 
     /// Returns how the version is computed, in a few words.
