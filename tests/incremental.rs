@@ -1468,6 +1468,21 @@ fn new_stores_follow_compactions_and_full_versions() {
     }
 }
 
+/// A version does not replace an output whose rows its parent keeps, even if it keeps none itself.
+#[test]
+fn an_output_whose_rows_the_parent_keeps_is_not_replaced() {
+    let (bench, _) = started(2);
+    bench.run(&version("v1", "v0", &["night-1"], ""), &[]).ok();
+    let before = rows(&bench, "out/v1");
+    let over = version("v0", "v1", &["night-2"], "");
+    for flags in [&["--fresh"][..], &["--fresh", "--full"]] {
+        let problem = bench.run(&over, flags).stderr;
+        let expected = "the parent keeps rows of this output; name another one";
+        assert!(problem.contains(expected), "{flags:?}: {problem}");
+        assert!(rows(&bench, "out/v1") == before, "{flags:?}");
+    }
+}
+
 /// Two chains of the same changes have stores of their own if they keep other in-edges.
 #[test]
 fn chains_of_other_fan_outs_have_stores_of_their_own() {

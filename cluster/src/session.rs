@@ -249,10 +249,10 @@ impl<'a> Session<'a> {
         }
         self.arrivals.check_run(&found)?;
         keep_alive(stream)?;
-        if let Some(watch) = self.watch {
-            watch.expect(process, stream)?;
+        match self.watch {
+            Some(watch) => watch.expect(process, stream, &[MET])?,
+            None => say(&mut timed, MET)?,
         }
-        say(&mut timed, MET)?;
         self.await_taken(stream)?;
         self.arrivals.note_run(&found)
     }

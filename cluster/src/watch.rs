@@ -131,10 +131,18 @@ impl Watch {
         Ok(Self(shared))
     }
 
-    /// Keeps a connection that its other end may use at any time, to send why the job ends if this
-    /// process ends before [`Self::add`]. Its writes must have a time limit.
-    pub(crate) fn expect(&self, peer: usize, stream: &TcpStream) -> io::Result<()> {
-        guard(&self.0.links).dialled[peer] = Some(stream.try_clone()?);
+    /// Sends `greeting` on a connection that its other end may use from then on, and later why the
+    /// job ends if this process ends before [`Self::add`]. Its writes must have a time limit.
+    pub(crate) fn expect(
+        &self,
+        peer: usize,
+        stream: &TcpStream,
+        greeting: &[u8],
+    ) -> io::Result<()> {
+        let mut dialled = stream.try_clone()?;
+        let mut links = guard(&self.0.links);
+        dialled.write_all(&[greeting, &links.end].concat())?;
+        links.dialled[peer] = Some(dialled);
         Ok(())
     }
 
@@ -464,7 +472,7 @@ mod tests {
         let on_end: OnEnd = Arc::new(move |end: End<'_>| drop(sender.send(format!("{end:?}"))));
         let watch = Watch::start(hosts, 1, on_end).unwrap();
         let ((lost, gone), (dialled, mut far), (late, mut there)) = (link(), link(), link());
-        watch.expect(0, &dialled).unwrap();
+        watch.expect(0, &dialled, &[]).unwrap();
         watch.add(2, &lost, &[]).unwrap();
         drop(gone);
         assert!(ends.recv().unwrap().contains("lost process 2 (h:2)"));

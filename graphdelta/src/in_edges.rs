@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use hashbrown::HashMap;
 use schemas::NodeIdx;
 use serde::{Deserialize, Serialize};
 use store::InEdges;
@@ -165,6 +166,51 @@ impl KeptEdges {
 /// Priority, order of the source and ordinal of an in-edge: they compare as ranks do.
 type Rank = (u64, u64, u32);
 
+/// The ranks of the in-edges that the store keeps of a node, computed where they are asked for.
+struct KeptRanks<'a> {
+    draws: &'a Draws<'a>,
+    dst: NodeIdx,
+    /// Sources, by rank.
+    kept: &'a [NodeIdx],
+    /// For each of them, how many edges of its source come before; empty until one has parallels.
+    before: Vec<u32>,
+    /// Ranks of the parallel edges of a source, ascending.
+    parallel: HashMap<NodeIdx, Vec<Rank>>,
+}
+
+impl KeptRanks<'_> {
+    fn get(&mut self, at: usize) -> Rank {
+        let (draws, dst, src) = (self.draws, self.dst, self.kept[at]);
+        let all = draws
+            .stored(dst)
+            .expect("the store keeps edges of the node");
+        let places = places(all.src, src);
+        let weight = |place: usize| all.weight.map_or(1.0, |of| of[place]);
+        if places.len() == 1 {
+            return draws.rank(draws.hash(src, dst), src, 0, weight(places.start));
+        }
+        if self.before.is_empty() {
+            let mut counts: HashMap<NodeIdx, u32> = HashMap::new();
+            let before = self.kept.iter().map(|&of| {
+                let count = counts.entry(of).or_insert(0);
+                *count += 1;
+                *count - 1
+            });
+            self.before = before.collect();
+        }
+        // Of parallel edges, those of least rank are kept.
+        let ranks = self.parallel.entry(src).or_insert_with(|| {
+            let hash = draws.hash(src, dst);
+            let ranks = (0..).zip(places.map(weight));
+            let ranks = ranks.map(|(ordinal, of)| draws.rank(hash, src, ordinal, of));
+            let mut ranks: Vec<Rank> = ranks.collect();
+            ranks.sort_unstable();
+            ranks
+        });
+        ranks[self.before[at] as usize]
+    }
+}
+
 /// Draws the in-edges of nodes of one relation.
 pub(crate) struct Draws<'a> {
     pub(crate) numbers: &'a Numbers,
@@ -302,7 +348,7 @@ impl<'a> Draws<'a> {
 
     /// Merges the new in-edges with those that the store keeps; none if more of the others may come
     /// to be among the first.
-    fn merged(&mut self, dst: NodeIdx, stored: &KeptEdges, edits: &Edits) -> Option<KeptEdges> {
+    fn merged(&self, dst: NodeIdx, stored: &KeptEdges, edits: &Edits) -> Option<KeptEdges> {
         let (mut new, mut in_degree) = (Vec::new(), stored.in_degree);
         for (src, edges) in edits.iter() {
             in_degree -= self.num_stored(dst, src) as u64;
@@ -313,12 +359,19 @@ impl<'a> Draws<'a> {
             }
         }
         new.sort_unstable_by_key(|(rank, ..)| *rank);
+        let mut ranks = KeptRanks {
+            draws: self,
+            dst,
+            kept: &stored.src,
+            before: Vec::new(),
+            parallel: HashMap::new(),
+        };
         let is_gone: Vec<bool> = stored.src.iter().map(|&src| edits.contains(src)).collect();
         let num_staying = is_gone.iter().filter(|gone| !**gone).count();
         if (stored.src.len() as u64) < stored.in_degree {
             // The other edges in the store come after all that it keeps.
             let last = stored.src.len().checked_sub(1);
-            let beyond = last.map(|last| self.rank_of_kept(dst, &stored.src, last));
+            let beyond = last.map(|last| ranks.get(last));
             let is_known = |rank: Rank| beyond.is_some_and(|beyond| rank <= beyond);
             let num_new = new.partition_point(|(rank, ..)| is_known(*rank));
             if beyond.is_some() && num_staying + num_new < self.keep {
@@ -343,7 +396,7 @@ impl<'a> Draws<'a> {
             let mut places = from..list.src.len();
             while !places.is_empty() {
                 let middle = places.start + places.len() / 2;
-                match self.rank_of_kept(dst, list.src, middle) < rank {
+                match ranks.get(middle) < rank {
                     true => places.start = middle + 1,
                     false => places.end = middle,
                 }
@@ -356,24 +409,6 @@ impl<'a> Draws<'a> {
         }
         push_stored(&mut kept, from..list.src.len());
         Some(kept)
-    }
-
-    /// Returns the rank of one of the in-edges that the store keeps of a node.
-    fn rank_of_kept(&self, dst: NodeIdx, kept: &[NodeIdx], at: usize) -> Rank {
-        let all = self.stored(dst).expect("the store keeps edges of the node");
-        let (src, hash) = (kept[at], self.hash(kept[at], dst));
-        let places = places(all.src, src);
-        let weights = places.map(|place| all.weight.map_or(1.0, |of| of[place]));
-        let ranks = (0..).zip(weights);
-        let ranks = ranks.map(|(ordinal, of)| self.rank(hash, src, ordinal, of));
-        let mut ranks: Vec<Rank> = ranks.collect();
-        if let [only] = ranks[..] {
-            return only;
-        }
-        // Of parallel edges, those of least rank are kept.
-        ranks.sort_unstable();
-        let before = kept[..at].iter().filter(|&&other| other == src).count();
-        ranks[before]
     }
 
     fn hash(&self, src: NodeIdx, dst: NodeIdx) -> u64 {

@@ -177,7 +177,7 @@ impl NewStore {
     ///
     /// # Errors
     ///
-    /// If a file is missing or was changed.
+    /// If a file cannot be read.
     pub fn of_process(&self) -> Result<Store, DeltaError> {
         match self.store.cluster().num_processes() {
             1 => Ok(self.store.clone()),
@@ -404,7 +404,7 @@ fn rebuild_plan(graph: &GraphPlan, like: &Store, workers: usize, dir: PathBuf) -
         hub_threshold: HUB_THRESHOLD,
         workers,
         memory_budget: like.memory_budget(),
-        page_cache: None,
+        page_cache: Some(like.page_cache()),
         dir,
         fresh: false,
     }

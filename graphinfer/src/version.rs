@@ -1,5 +1,5 @@
 //! A version of embeddings: the rows that changes reach are computed and written, all others stay
-//! in the outputs of earlier versions.
+//! in the outputs of earlier versions. Where the changes reach much, all rows are computed.
 
 mod writer;
 
@@ -42,7 +42,7 @@ pub struct Decision {
     pub reached: Vec<Work>,
     /// Work of each layer for all rows.
     pub all: Vec<Work>,
-    /// Why the store is written anew after the version; none if it stays.
+    /// Why a new store with all changes is written; none if the store stays.
     pub rebuilds: Option<String>,
 }
 
@@ -155,8 +155,8 @@ pub fn predict_version(
     Ok(prepared.decision)
 }
 
-/// Applies changes to the graph of the parent, computes the rows that they reach, commits them as a
-/// version and returns its manifest.
+/// Applies changes to the graph of the parent, computes the rows that they reach, or all, commits
+/// them as a version and returns its manifest.
 ///
 /// The rows are those of a full run on the changed tables, bit for bit. Of several processes, each
 /// has the [whole store](store::open_whole), computes and writes a share of the rows, and keeps all
@@ -205,6 +205,10 @@ pub fn infer_version(
     let parent = parent?;
     let versions = KeptVersions::lock(&plan.work_dir)?;
     let prepared = Prepared::new(layers, parent, &versions, (store, input, changes))?;
+    let earlier = &prepared.version.record.earlier;
+    let kept = prepared
+        .parent
+        .kept_outputs(earlier, (&plan.output, "infer.output"))?;
     if store.cluster().leads() {
         prepared.decision.report(progress);
     }
@@ -216,7 +220,10 @@ pub fn infer_version(
     let started = Manifest::new("infer", own.clone(), planned, store.meta().seed);
     let manifest = match prepared.decision.full {
         Some(_) => prepared.run_all(plan, (&versions, input.graph), started, progress)?,
-        None => prepared.run_reached(plan, (&versions, input.rebuild_plan()), started)?,
+        None => {
+            let to = (kept, &versions, input.rebuild_plan());
+            prepared.run_reached(plan, to, started)?
+        }
     };
     if let Err(error) = versions.remove_old(&own) {
         // The next version tries again.
@@ -343,18 +350,15 @@ impl Prepared {
         })
     }
 
-    /// Computes the rows that the changes reach; returns the manifest of the finished output.
+    /// Computes the rows that the changes reach; `kept` are the outputs that have the others. Returns
+    /// the manifest of the finished output.
     fn run_reached(
         self,
         plan: &InferPlan,
-        (versions, rebuild): (&KeptVersions, RebuildPlan<'_>),
+        (kept, versions, rebuild): (Vec<KeptOutput>, &KeptVersions, RebuildPlan<'_>),
         mut manifest: Manifest,
     ) -> Result<Manifest, InferError> {
         let cluster = self.reached.after.store().cluster().clone();
-        let earlier = &self.version.record.earlier;
-        let kept = self
-            .parent
-            .kept_outputs(earlier, (&plan.output, "infer.output"))?;
         let opened = (&*plan.output, "infer", &*manifest.fingerprint);
         let output = match open_output::<InferError>(&cluster, opened, plan.fresh)? {
             Opened::Done(found) => return Ok(*found),
@@ -402,7 +406,11 @@ impl Prepared {
         // The rounds need the memory.
         after.store().release();
         drop((self.layers, self.version, self.reached));
-        infer_all(plan, &store, Some(&version), progress)
+        let plan = InferPlan {
+            keeps_rows: true,
+            ..plan.clone()
+        };
+        infer_all(&plan, &store, Some(&version), progress)
     }
 
     /// Computes the rows and writes parts, what they replace, and what the next version needs;

@@ -4,8 +4,8 @@ use std::cell::OnceCell;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use cluster::gather_processes;
-use graphdelta::{SharedReach, VersionInput, fetch_kept};
+use cluster::{Cluster, gather_processes};
+use graphdelta::{Base, SharedReach, VersionInput, fetch_kept};
 use graphflat::{FlattenError, SamplePlan, Waves};
 use graphinfer::{InferPlan, Method, infer_version};
 use graphtrainer::{Source, TrainPlan};
@@ -26,7 +26,7 @@ use crate::preflight::{pair_splits, preflight};
 use crate::processes::Processes;
 use crate::report::{Done, report};
 use crate::source::Edits;
-use crate::stores::{Stores, needed_store};
+use crate::stores::{Stores, needed_store, version_of};
 
 /// Runs a job.
 ///
@@ -169,7 +169,7 @@ fn run_stage(
             stored_splits(job, &store)?;
             match job.flatten_version() {
                 Some(version) => {
-                    if let Some(infer) = later_version(job)? {
+                    if let Some(infer) = later_version(job, stores.cluster)? {
                         let later = graphinfer::reach_plan(infer, &store)?;
                         shared.set(SharedReach::new(later)).ok();
                     }
@@ -228,7 +228,7 @@ fn run_stage(
 
 /// Returns the plan of a version of embeddings that the job writes after one of graph features, of
 /// the same changes and store; none if there is none, or its model is trained first.
-fn later_version(job: &Job) -> Result<Option<&InferPlan>, JobError> {
+fn later_version<'a>(job: &'a Job, cluster: &Cluster) -> Result<Option<&'a InferPlan>, JobError> {
     let Some(plan) = job.infer.as_ref().filter(|_| job.version().is_some()) else {
         return Ok(None);
     };
@@ -237,7 +237,13 @@ fn later_version(job: &Job) -> Result<Option<&InferPlan>, JobError> {
         return Ok(None);
     }
     let dir = |stage| Ok::<_, JobError>(needed_store(job, stage)?.map(|of_store| of_store.dir));
-    let is_shared = dir(Stage::Flatten)? == dir(Stage::Infer)?;
+    let base = |stage| {
+        let of = version_of(job, stage)?;
+        Base::of(&job.work_dir, of.parent).map(|base| base.name)
+    };
+    // Of several processes, one may have lost what it keeps.
+    let is_same = cluster.num_processes() > 1 || base(Stage::Flatten) == base(Stage::Infer);
+    let is_shared = is_same && dir(Stage::Flatten)? == dir(Stage::Infer)?;
     Ok(is_shared.then_some(plan))
 }
 

@@ -40,8 +40,8 @@ pub trait SourceGraph: Sync {
     /// Removes nodes that were read from the memory of this process, where they are in a file.
     fn release_nodes(&self);
 
-    /// Returns where the lists of a node's in-edges are copied from: a store of the same plan that has
-    /// the same in-edges. None if any of them has changed.
+    /// Returns where the lists of a node's in-edges are copied from: a store with the same seed,
+    /// sampling and kept in-edges that has the same in-edges. None if any of them has changed.
     fn unchanged(&self, relation: usize, dst: NodeIdx, left_out: bool) -> Option<Unchanged<'_>>;
 
     /// Calls `visit` with source, weight and features of all in-edges of a node that carry
@@ -391,7 +391,7 @@ pub fn open_rebuilt(
 ///
 /// # Errors
 ///
-/// If a file is missing or was changed.
+/// If a file cannot be read.
 pub fn open_share(whole: &Store, plan: &StorePlan) -> Result<Store, StoreError> {
     Store::open(whole.cluster(), plan, whole.meta().clone())
 }

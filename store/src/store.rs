@@ -175,6 +175,11 @@ impl Store {
         self.memory_budget
     }
 
+    /// Returns how many bytes of files the page cache can hold.
+    pub fn page_cache(&self) -> u64 {
+        self.page_cache
+    }
+
     /// Tells whether the page cache can hold the files of this process and `more` bytes of others.
     ///
     /// If not, rows that are read in any order are read from the disk again and again.
