@@ -8,7 +8,7 @@ use crate::hub::{HubPart, Totals};
 use crate::number::MISSING;
 use crate::sample::Ranker;
 use crate::scatter::Takes;
-use crate::{Partition, StoreError, StorePlan, TypePlacement};
+use crate::{StoreError, StorePlan, TypePlacement, Unchanged};
 use arrow::array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
 use schemas::{FileEntry, LocalIdx, NodeIdx};
 use std::collections::BTreeMap;
@@ -49,12 +49,9 @@ pub(crate) struct EdgesToRank {
 
 /// The ranked in-edges of a node in another store, which are copied as they are.
 pub(crate) struct CopiedLists<'a> {
-    pub(crate) partition: &'a Partition,
+    pub(crate) node: Unchanged<'a>,
     pub(crate) relation: usize,
     pub(crate) takes: Takes,
-    pub(crate) local: LocalIdx,
-    /// Numbers of the sources, by their numbers in the other store; none if they are the same.
-    pub(crate) now: Option<&'a [NodeIdx]>,
 }
 
 /// Ranks and writes the in-edges of a relation and of this worker's nodes; returns whether any is a
@@ -106,7 +103,7 @@ pub(crate) fn rank_and_write<'a>(
         if let Some(copied) = copied(place) {
             degrees.push(&copied.totals())?;
             for (sample, list) in lists.iter_mut().enumerate() {
-                list.copy(copied.list(sample), copied.now);
+                list.copy(copied.list(sample), copied.node.now);
             }
         } else if let Some((_, hub)) = hubs.next_if(|hub| hub.0 == place) {
             degrees.push(&hub.totals.rounded())?;
@@ -144,14 +141,18 @@ pub(crate) fn rank_and_write<'a>(
 impl<'a> CopiedLists<'a> {
     pub(crate) fn num_edges(&self) -> u64 {
         match self.takes {
-            Takes::Messages => self.partition.in_degree(self.relation, self.local).into(),
+            Takes::Messages => {
+                let of = &self.node;
+                of.partition.in_degree(self.relation, of.local).into()
+            }
             Takes::LeftOut => self.list(0).src.len() as u64,
         }
     }
 
     /// Sums over the in-edges; those that are left out have no degrees.
     fn totals(&self) -> Totals<f32> {
-        let (of, relation, local) = (self.partition, self.relation, self.local);
+        let (of, relation, local) = (self.node.partition, self.relation, self.node.local);
+        let now = self.node.now;
         let least = of.least_src(relation, local);
         match self.takes {
             Takes::LeftOut => Totals::default(),
@@ -161,14 +162,14 @@ impl<'a> CopiedLists<'a> {
                 self_weight: of.self_weight(relation, local).unwrap_or_default(),
                 self_loops: of.self_loops(relation, local).unwrap_or_default().into(),
                 least_src: (least != MISSING)
-                    .then(|| self.now.map_or(least, |now| now[least.index()])),
+                    .then(|| now.map_or(least, |of_now| of_now[least.index()])),
             },
         }
     }
 
     /// Returns one of the node's lists.
     fn list(&self, sample: usize) -> InEdges<'a> {
-        let (of, relation, local) = (self.partition, self.relation, self.local);
+        let (of, relation, local) = (self.node.partition, self.relation, self.node.local);
         match self.takes {
             Takes::Messages => of.in_edges(relation, sample, local, usize::MAX),
             Takes::LeftOut => of.left_out(relation, local).unwrap_or_default(),

@@ -225,14 +225,11 @@ impl<G: SourceGraph> Rebuild<'_, G> {
         let left_out = takes == Takes::LeftOut;
         let copied = |worker: usize, place: LocalIdx| {
             let dst = placement.node(worker, place);
-            let found = self.graph.unchanged(relation, dst, left_out)?;
-            let (partition, local, now) = (found.partition, found.local, found.now);
+            let node = self.graph.unchanged(relation, dst, left_out)?;
             Some(CopiedLists {
-                partition,
+                node,
                 relation,
                 takes,
-                local,
-                now,
             })
         };
         // Returns the number of in-edges.
