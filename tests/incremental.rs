@@ -1468,6 +1468,28 @@ fn new_stores_follow_compactions_and_full_versions() {
     }
 }
 
+/// Each night writes a store that holds its changes. A node that one night removes comes back in the
+/// next, with another number in each store.
+#[test]
+fn new_stores_night_after_night_are_full_runs() {
+    let (bench, mut world) = started(0);
+    let mut own = 0;
+    for at in 1..=5 {
+        let (night, tables) = (format!("night-{at}"), format!("tables-{at}"));
+        world.night().write(&bench, &night);
+        world.write(&bench, &tables);
+        let output = format!("v{at}");
+        let job = version(&output, &format!("v{}", at - 1), &[&night], "");
+        bench.run(&rebuilding(&job), &[]).ok();
+        assert_eq!(bases(&bench).len(), if at == 1 { 1 } else { 2 });
+        let expected = full(&bench, &tables, "", |of_run| of_run);
+        assert!(rows(&bench, &format!("out/{output}")) == expected, "{at}");
+        let manifest = bench.manifest(&format!("out/{output}"));
+        own += usize::from(manifest["report"]["mode"] == "incremental");
+    }
+    assert!(own >= 3, "too many versions computed all rows");
+}
+
 /// A version does not replace an output whose rows its parent keeps, even if it keeps none itself.
 #[test]
 fn an_output_whose_rows_the_parent_keeps_is_not_replaced() {

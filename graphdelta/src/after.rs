@@ -16,14 +16,23 @@ use crate::{DeltaError, Overlay};
 pub struct After {
     numbers: Arc<Numbers>,
     overlay: Overlay,
+    /// By number of a node: whether first in-edges of it are in [`Overlay::kept`]. Those of most
+    /// nodes are not, and need no search there.
+    is_changed: Vec<bool>,
 }
 
 impl After {
     /// Returns the graph that [`reach`](crate::reach) leaves: its numbers and its overlay.
     pub fn new(numbers: &Arc<Numbers>, overlay: Overlay) -> Self {
+        let end = numbers.num_stored() + overlay.added.len();
+        let mut is_changed = vec![false; end];
+        for (_, node) in overlay.kept.keys() {
+            is_changed[node.index()] = true;
+        }
         Self {
             numbers: Arc::clone(numbers),
             overlay,
+            is_changed,
         }
     }
 
@@ -34,7 +43,7 @@ impl After {
 
     /// Returns the number that the next new node gets: numbers of nodes are below it.
     pub fn end(&self) -> usize {
-        self.numbers.num_stored() + self.overlay.added.len()
+        self.is_changed.len()
     }
 
     /// Lists the nodes type by type, in the order of their ids, without removed ones.
@@ -270,6 +279,9 @@ impl After {
 
     /// Returns the in-edges of a relation of a node that differ from those in the store.
     fn changed(&self, relation: usize, node: NodeIdx) -> Option<&KeptEdges> {
+        if !self.is_changed[node.index()] {
+            return None;
+        }
         self.overlay.kept.get(&(relation, node)).map(|kept| &**kept)
     }
 }

@@ -2,15 +2,15 @@
 //! can share what it reaches.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use schemas::{ChangesSpec, ColumnMeta, GraphPlan};
 use serde_json::Value;
 use store::Store;
 
 use crate::{
-    After, Changes, DeltaError, LabelsOf, Night, Numbers, OfStore, ParentGraph, Reach, ReachPlan,
-    RebuildPlan, Snapshot, reach,
+    After, Changes, DeltaError, KeptGraph, KeptVersions, LabelsOf, Night, Numbers, OfStore,
+    ParentGraph, Reach, ReachPlan, RebuildPlan, Snapshot, reach,
 };
 
 /// Tables, changes and parent of a version.
@@ -80,6 +80,39 @@ pub struct Reached {
     pub reach: Reach,
     /// The graph after the changes.
     pub after: After,
+    /// Fingerprint of a version that keeps the changes.
+    kept_as: OnceLock<String>,
+}
+
+impl Reached {
+    /// Notes that a version keeps the changes.
+    pub fn set_kept(&self, fingerprint: &str) {
+        // One version suffices.
+        let _ = self.kept_as.set(fingerprint.to_owned());
+    }
+
+    /// Keeps the changes in `dir` as [`KeptVersions::keep_graph`] does, or links those that the other
+    /// stage has kept: stages that share what changes reach keep as many in-edges.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be written.
+    pub fn keep_graph(
+        &self,
+        (versions, dir): (&KeptVersions, &Path),
+        keep: &[usize],
+        plan: RebuildPlan<'_>,
+    ) -> Result<KeptGraph, DeltaError> {
+        let is_kept = self
+            .kept_as
+            .get()
+            .filter(|_| plan.reason(&self.after).is_none());
+        let Some(name) = is_kept else {
+            return versions.keep_graph(dir, (&self.after, keep), plan);
+        };
+        versions.link_overlay(name, dir)?;
+        Ok(KeptGraph::of(self.after.store()))
+    }
 }
 
 impl SharedReach {
@@ -228,6 +261,7 @@ impl NewTables<'_> {
             after: After::new(&numbers, overlay),
             numbers,
             reach,
+            kept_as: OnceLock::new(),
         });
         if let Some((with_later, _)) = both {
             *with_later.found() = Some(Found {

@@ -8,7 +8,9 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use hashbrown::HashSet;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use rayon::slice::ParallelSliceMut;
 use schemas::{
     Dangling, EdgeRows, EdgesPlan, Features, GraphPlan, Ids, Labels, NodeIdx, RelationPlan,
     RowPlace, Split,
@@ -64,8 +66,8 @@ struct Added {
 pub struct Night {
     /// Ascending by node.
     pub(crate) nodes: Vec<(NodeIdx, NodeChange)>,
-    /// By relation, destination and source; the edges between two nodes are replaced by these.
-    pub(crate) edges: BTreeMap<EdgeKey, EdgeChange>,
+    /// Ascending by key, each key once; the edges between two nodes are replaced by these.
+    pub(crate) edges: Vec<(EdgeKey, EdgeChange)>,
     changes: Arc<Changes>,
 }
 
@@ -310,11 +312,16 @@ impl Numbers {
             self.apply_nodes(of_type, &mut nodes)?;
         }
         self.sort_added();
-        let mut edges = BTreeMap::new();
+        let mut edges = Vec::new();
         for (table, of_table) in changes.edges.iter().enumerate() {
             self.apply_edges(table, of_table, (&nodes, &mut edges))?;
         }
-        self.apply_pairs(&changes, &nodes, &mut edges)?;
+        let mut edges = by_key(edges);
+        if self.pairs.is_some() {
+            let mut of_keys = edges.into_iter().collect();
+            self.apply_pairs(&changes, &nodes, &mut of_keys)?;
+            edges = of_keys.into_iter().collect();
+        }
         // They may be all pairs of a day, which no error names later.
         changes.pairs = None;
         Ok(Night {
@@ -516,13 +523,15 @@ impl Numbers {
         found.collect()
     }
 
+    /// Appends the changes of a table of edges. A new edge is a change of its own: [`by_key`] joins
+    /// parallel ones.
     fn apply_edges(
         &self,
         table: usize,
         changes: &EdgeChanges,
         (nodes, edges): (
             &BTreeMap<NodeIdx, NodeChange>,
-            &mut BTreeMap<EdgeKey, EdgeChange>,
+            &mut Vec<(EdgeKey, EdgeChange)>,
         ),
     ) -> Result<(), DeltaError> {
         let base = (changes.relation, self.reverses[changes.relation]);
@@ -539,7 +548,7 @@ impl Numbers {
             keys.extend((is_undirected).then_some((base.0, src, dst)));
             keys
         };
-        let mut deleted = BTreeSet::new();
+        let mut deleted = HashSet::new();
         for rows in &changes.deletes {
             let was_there = |node: &NodeIdx| !self.removed.contains(node) || is_removed_now(node);
             let all_ends = self.find_ends(types, rows, was_there);
@@ -557,7 +566,9 @@ impl Numbers {
                         edges: Vec::new(),
                         row: (table, row),
                     };
-                    edges.insert(key, none);
+                    if is_new {
+                        edges.push((key, none));
+                    }
                 }
             }
         }
@@ -578,14 +589,30 @@ impl Numbers {
                         weight: rows.weight.as_ref().map_or(1.0, |of| of[at]),
                         feature: feature.to_vec(),
                     };
-                    let change = edges.entry(key).or_default();
-                    change.row = (table, row);
-                    change.edges.push(new);
+                    let change = EdgeChange {
+                        edges: vec![new],
+                        row: (table, row),
+                    };
+                    edges.push((key, change));
                 }
             }
         }
         Ok(())
     }
+}
+
+/// Sorts changes of edges by key, and joins those of one key in their order.
+fn by_key(mut changes: Vec<(EdgeKey, EdgeChange)>) -> Vec<(EdgeKey, EdgeChange)> {
+    changes.par_sort_by_key(|of| of.0);
+    changes.dedup_by(|(key, change), (of_key, joined)| {
+        let is_same = key == of_key;
+        if is_same {
+            joined.edges.append(&mut change.edges);
+            joined.row = change.row;
+        }
+        is_same
+    });
+    changes
 }
 
 /// Checks that changes can be applied to a graph.

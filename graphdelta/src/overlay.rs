@@ -7,6 +7,8 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, AsArray, Float32Array, RecordBatch, StringArray};
 use arrow::array::{Int64Array, UInt32Array, UInt64Array};
 use arrow::datatypes::{Float32Type, Int64Type, UInt32Type, UInt64Type};
+use hashbrown::HashMap;
+use rayon::slice::ParallelSliceMut;
 use schemas::xxh::{file_checksum, fingerprint};
 use schemas::{FeatureMeta, Features, FileEntry, Ids, LabelMeta, Labels, NodeIdx, Split};
 use serde::{Deserialize, Serialize};
@@ -35,6 +37,9 @@ const KEPT: &str = "kept.arrow";
 /// Rows of a record batch.
 const ROWS: usize = 1 << 13;
 
+/// Values by relation and destination of in-edges.
+pub(crate) type ByInEdges<T> = HashMap<(usize, NodeIdx), T>;
+
 /// Nodes and in-edges that differ from those of a store, after all changes of a version and its
 /// parents. The default is the store itself.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,14 +51,13 @@ pub struct Overlay {
     pub(crate) inputs: BTreeMap<NodeIdx, Features>,
     /// Label and split of such nodes, one row each; none where labels are not read.
     pub(crate) targets: BTreeMap<NodeIdx, (Labels, Split)>,
-    /// By relation and destination.
-    pub(crate) edits: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
+    pub(crate) edits: ByInEdges<Arc<Edits>>,
     /// First in-edges that differ from the store's, or whose number does.
-    pub(crate) kept: BTreeMap<(usize, NodeIdx), Arc<KeptEdges>>,
+    pub(crate) kept: ByInEdges<Arc<KeptEdges>>,
     /// Pairs that were added, replaced or removed, by src and dst.
     pub(crate) pairs: BTreeMap<PairEnds, Option<PairRow>>,
-    /// Edges that are left out because they equal a pair, by relation and destination.
-    pub(crate) left_out: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
+    /// Edges that are left out because they equal a pair.
+    pub(crate) left_out: ByInEdges<Arc<Edits>>,
     /// Relation and destination of in-edges that were edited before the store was rebuilt.
     pub(crate) edited_before: BTreeSet<(usize, NodeIdx)>,
 }
@@ -195,7 +199,8 @@ impl Overlay {
         let targets: Vec<_> = self.targets.iter().collect();
         let (edits, left_out) = (listed(&self.edits), listed(&self.left_out));
         let pairs: Vec<_> = self.pairs.iter().collect();
-        let kept: Vec<_> = self.kept.iter().collect();
+        let mut kept: Vec<_> = self.kept.iter().collect();
+        kept.par_sort_unstable_by_key(|of| *of.0);
         let mut tables = vec![
             ("added.arrow", in_batches(&added, added_batch)),
             (
@@ -415,15 +420,15 @@ fn targets_batch(of: &[(&NodeIdx, &(Labels, Split))]) -> RecordBatch {
     ])
 }
 
-/// Returns relation, destination and source of edited edges, with the edges.
-fn listed(
-    edits: &BTreeMap<(usize, NodeIdx), Arc<Edits>>,
-) -> Vec<(usize, NodeIdx, NodeIdx, &Vec<NewEdge>)> {
+/// Returns relation, destination and source of edited edges, ascending, with the edges.
+fn listed(edits: &ByInEdges<Arc<Edits>>) -> Vec<(usize, NodeIdx, NodeIdx, &Vec<NewEdge>)> {
     let edits = edits.iter().flat_map(|(&(relation, dst), edits)| {
         let of_dst = edits.iter();
         of_dst.map(move |(src, edges)| (relation, dst, src, edges))
     });
-    edits.collect()
+    let mut edits: Vec<_> = edits.collect();
+    edits.par_sort_unstable_by_key(|&(relation, dst, src, _)| (relation, dst, src));
+    edits
 }
 
 fn pairs_batch(of: &[(&PairEnds, &Option<PairRow>)]) -> RecordBatch {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::in_edges::{Draws, Edits, KeptEdges};
 use crate::numbers::{EdgeChange, EdgeKey, Night, NodeChange, Numbers};
 use crate::out_edges::{OutEdge, OutEdges};
+use crate::overlay::ByInEdges;
 use crate::walk::run_dataflow;
 use crate::{DeltaError, Overlay};
 
@@ -85,8 +86,8 @@ pub(crate) enum Seed {
 struct Edited<'a> {
     numbers: &'a Numbers,
     out: &'a OutEdges,
-    edits: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
-    kept: BTreeMap<(usize, NodeIdx), Stages>,
+    edits: ByInEdges<Arc<Edits>>,
+    kept: ByInEdges<Stages>,
     inputs: BTreeMap<NodeIdx, isize>,
     /// Nodes that some night removes. Only their out-edges are counted, since all edits since the
     /// first run count.
@@ -109,8 +110,9 @@ struct Stages {
 #[derive(Default)]
 struct OwnReach {
     reach: Reach,
-    edits: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
-    /// In-edges after the changes, and whether they differ from those in the store.
+    edits: ByInEdges<Arc<Edits>>,
+    /// In-edges after the changes, sorted by relation and node, and whether they differ from those in
+    /// the store.
     kept: Vec<((usize, NodeIdx), Arc<KeptEdges>, bool)>,
 }
 
@@ -237,8 +239,8 @@ fn reach_own(
     let mut edited = Edited {
         numbers,
         out,
-        edits: BTreeMap::new(),
-        kept: BTreeMap::new(),
+        edits: ByInEdges::new(),
+        kept: ByInEdges::new(),
         inputs: BTreeMap::new(),
         removed: removed(nights),
         plan,
@@ -261,7 +263,9 @@ fn reach_own(
         edits: edited.edits,
         kept: Vec::new(),
     };
-    for ((relation, dst), stages) in edited.kept {
+    let mut stages_of: Vec<((usize, NodeIdx), Stages)> = edited.kept.into_iter().collect();
+    stages_of.sort_unstable_by_key(|of| of.0);
+    for ((relation, dst), stages) in stages_of {
         let differs = |old: &KeptEdges| {
             let first = plan.first_difference(relation, (old, &stages.now));
             (first, first.is_some() || !old.has_degree_of(&stages.now))
@@ -393,18 +397,10 @@ impl Edited<'_> {
             let seed = (node.raw(), Seed::Input);
             updates.seeds.push((seed, is_changed - was_changed));
         }
-        let mut changes = night.edges.iter();
-        let mut next = changes.next();
-        while let Some((&(relation, dst, _), _)) = next {
-            let mut of_dst = Vec::new();
-            while let Some((key, change)) =
-                next.filter(|(key, _)| (key.0, key.1) == (relation, dst))
-            {
-                of_dst.push((key, change));
-                next = changes.next();
-            }
-            if self.numbers.owner(dst) == worker {
-                self.apply_edges(night, &of_dst, &mut updates)?;
+        let of_one_dst = |(a, _): &(EdgeKey, _), (b, _): &(EdgeKey, _)| (a.0, a.1) == (b.0, b.1);
+        for of_dst in night.edges.chunk_by(of_one_dst) {
+            if self.numbers.owner(of_dst[0].0.1) == worker {
+                self.apply_edges(night, of_dst, &mut updates)?;
             }
         }
         Ok(updates)
@@ -414,10 +410,10 @@ impl Edited<'_> {
     fn apply_edges(
         &mut self,
         night: &Night,
-        changes: &[(&EdgeKey, &EdgeChange)],
+        changes: &[(EdgeKey, EdgeChange)],
         updates: &mut Updates,
     ) -> Result<(), DeltaError> {
-        let (relation, dst, _) = *changes[0].0;
+        let (relation, dst, _) = changes[0].0;
         let mut draws = Draws::new(self.numbers, relation, self.out.keep[relation]);
         let parent = self.numbers.parent();
         let edits = self.edits.entry((relation, dst));
@@ -435,7 +431,7 @@ impl Edited<'_> {
                 may_weigh_otherwise: false,
             }
         });
-        for &(&(_, _, src), change) in changes {
+        for &((_, _, src), ref change) in changes {
             let known = edits.get(src).map(Vec::len);
             let count = known.unwrap_or_else(|| draws.num_stored(dst, src));
             if change.edges.is_empty() && count == 0 {

@@ -208,6 +208,14 @@ impl NewStore {
 }
 
 impl KeptGraph {
+    /// Returns what is kept of changes of a store.
+    pub(crate) fn of(store: &Store) -> Self {
+        Self {
+            base: store.meta().base.clone(),
+            renumbered: None,
+        }
+    }
+
     /// Returns the nodes by their old numbers, in the order of their new ones; none if they keep
     /// their numbers.
     pub fn nodes_before(&self) -> Option<&[NodeIdx]> {
@@ -299,10 +307,7 @@ impl KeptVersions {
         let (store, to) = (after.store(), self.overlay_in(dir));
         let name = after.overlay().write_named(store, keep, &to)?;
         if plan.reason(after).is_none() {
-            return Ok(KeptGraph {
-                base: store.meta().base.clone(),
-                renumbered: None,
-            });
+            return Ok(KeptGraph::of(store));
         }
         std::fs::remove_dir_all(&to).map_err(failed("remove", &to))?;
         let new = self.new_store(after, name, plan.graph)?;

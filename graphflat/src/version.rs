@@ -13,8 +13,8 @@ use assembly::Assembly;
 use chosen::Chosen;
 use cluster::{gather_processes, open_output};
 use graphdelta::{
-    After, Changes, Degrees, DeltaError, GoneRow, KeptRowsOf, KeptVersions, LabelsOf, NewTables,
-    NoRows, OfStore, Parent, ReachPlan, Reached, RebuildPlan, Snapshot, VersionInput,
+    After, Changes, Degrees, DeltaError, GoneRow, KeptGraph, KeptRowsOf, KeptVersions, LabelsOf,
+    NewTables, NoRows, OfStore, Parent, ReachPlan, Reached, RebuildPlan, Snapshot, VersionInput,
     VersionRecord, fetch_kept, find_kept, finish_version, finished_version, is_own_part,
     join_parts, named_parent, write_nodes,
 };
@@ -22,6 +22,7 @@ use hashbrown::HashMap;
 use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 use schemas::progress::Progress;
+use schemas::threads::spawn_scoped;
 use schemas::{
     DenseRows, FlattenMeta, GraphFeatureDataset, GraphMeta, IdListPlan, KeptOutput, Manifest,
     NodeIdx, Opened, Output, ParentOutput, PartPairs, Row, Split, VersionMeta, error_chain,
@@ -406,7 +407,6 @@ impl<'a> Prepared<'a> {
     ) -> Result<(), FlattenError> {
         let (plan, after) = (self.plan, &self.changed.after);
         let store = after.store();
-        let is_full = self.decision.full.is_some();
         let flatten = meta_of(plan, store);
         let threads = store.cluster().num_threads();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
@@ -416,30 +416,36 @@ impl<'a> Prepared<'a> {
             None => self.cut(),
         });
         let assembly = Assembly::new(after, &self.meta, &plan.sample.fanouts);
-        pool.install(|| self.write_parts(output, &assembly, (&parts, &flatten)))?;
         let (written, upserts) = match &self.pairs {
             Some(pairs) => (Vec::new(), pairs.num_pairs()),
             None => (parts.concat(), self.written.len()),
         };
-        if is_full {
-            kept.clear();
-        } else {
-            let of_kept = KeptRowsOf {
-                outputs: &kept,
-                nodes: &self.nodes,
-                file: self.file_of_targets(),
+        let dir = versions.begin()?;
+        // A part is written by one thread: meanwhile another one keeps the changes and finds the rows
+        // that are replaced.
+        let (graph, gone) = std::thread::scope(|scope| {
+            let beside = || {
+                let graph = self.keep_changes(&dir, versions)?;
+                let to = (output, parts.len());
+                let gone = self.write_replaced(&kept, &written, (to, &assembly))?;
+                Ok::<_, FlattenError>((graph, gone))
             };
-            let replaced = of_kept.replaced(after, &written, &self.left_out);
-            let replaced = replaced.map_err(|problem| self.parent.problem(problem))?;
-            if store.cluster().leads() && output.committed(parts.len()).is_none() {
-                let degrees = assembly.degrees();
-                let part = write_changed_degrees(output, &replaced.rows, &degrees, &self.meta)?;
-                output.commit_part(parts.len(), part)?;
-            }
-            self.count_left(&mut kept, &replaced.last);
+            let beside = spawn_scoped(scope, "keep", beside)?;
+            let done = pool.install(|| self.write_parts(output, &assembly, (&parts, &flatten)));
+            let beside = beside.join().expect("it does not panic");
+            done.and(beside)
+        })?;
+        if self.decision.full.is_some() {
+            kept.clear();
         }
+        self.count_left(&mut kept, &gone);
         join_parts(store.cluster(), output).map_err(DeltaError::from)?;
-        self.keep(&kept, versions, (&manifest.fingerprint, &written))?;
+        self.keep(
+            (&dir, graph),
+            &kept,
+            versions,
+            (&manifest.fingerprint, &written),
+        )?;
         manifest.parts = output.parts();
         manifest.graph = Some(self.meta.clone());
         manifest.flatten = Some(flatten);
@@ -594,16 +600,64 @@ impl<'a> Prepared<'a> {
         self.plan.sample.targets.takes(split).then_some(split)
     }
 
-    /// Keeps what the next version needs.
+    /// Finds the rows of earlier outputs that are no rows of the version, and commits them with the
+    /// changed degrees as part `index`. Returns the last row of each of their nodes; nothing if the
+    /// version keeps no rows.
+    fn write_replaced(
+        &self,
+        kept: &[KeptOutput],
+        written: &[NodeIdx],
+        ((output, index), assembly): ((&Output, usize), &Assembly<'_>),
+    ) -> Result<Vec<GoneRow>, FlattenError> {
+        if self.decision.full.is_some() {
+            return Ok(Vec::new());
+        }
+        let after = &self.changed.after;
+        let of_kept = KeptRowsOf {
+            outputs: kept,
+            nodes: &self.nodes,
+            file: self.file_of_targets(),
+        };
+        let replaced = of_kept.replaced(after, written, &self.left_out);
+        let replaced = replaced.map_err(|problem| self.parent.problem(problem))?;
+        if after.store().cluster().leads() && output.committed(index).is_none() {
+            let degrees = assembly.degrees();
+            let part = write_changed_degrees(output, &replaced.rows, &degrees, &self.meta)?;
+            output.commit_part(index, part)?;
+        }
+        Ok(replaced.last)
+    }
+
+    /// Keeps the changes of the graph in `dir`; none if a new store is to hold them, which needs all
+    /// threads and much memory.
+    fn keep_changes(
+        &self,
+        dir: &Path,
+        versions: &KeptVersions,
+    ) -> Result<Option<KeptGraph>, FlattenError> {
+        let keeps = self.decision.rebuilds.is_none();
+        let to = (versions, dir);
+        let keep = || self.changed.keep_graph(to, &self.keep, self.rebuild);
+        Ok(keeps.then(keep).transpose()?)
+    }
+
+    /// Keeps what the next version needs in `dir`, which has the graph if there is one.
     fn keep(
         &self,
+        (dir, graph): (&Path, Option<KeptGraph>),
         kept: &[KeptOutput],
         versions: &KeptVersions,
         (fingerprint, written): (&str, &[NodeIdx]),
     ) -> Result<(), FlattenError> {
-        let (after, dir) = (&self.changed.after, versions.begin()?);
+        let after = &self.changed.after;
         let store = after.store();
-        let graph = versions.keep_graph(&dir, (after, &self.keep), self.rebuild)?;
+        let graph = match graph {
+            Some(graph) => graph,
+            None => {
+                let to = (versions, dir);
+                self.changed.keep_graph(to, &self.keep, self.rebuild)?
+            }
+        };
         let of_plan = kept_plan(self.plan, store)?;
         let removed = after.overlay().removed();
         let gone: Vec<NodeIdx> = self.left_out.iter().copied().chain(removed).collect();
@@ -614,13 +668,15 @@ impl<'a> Prepared<'a> {
         let record = VersionRecord {
             parent: Some(self.parent.manifest.fingerprint.clone()),
             earlier: kept.iter().map(|of| of.fingerprint.clone()).collect(),
-            nodes_of_earlier: graph.write_earlier(&dir, earlier, &gone, store)?,
-            nodes: Some(write_nodes(&dir, &graph.numbers_of(written))?),
+            nodes_of_earlier: graph.write_earlier(dir, earlier, &gone, store)?,
+            nodes: Some(write_nodes(dir, &graph.numbers_of(written))?),
             base: graph.base,
             overlay: Some(self.keep.clone()),
             ..VersionRecord::new(store, &of_plan, NoRows::default())
         };
-        Ok(versions.finish(fingerprint, &record)?)
+        versions.finish(fingerprint, &record)?;
+        self.changed.set_kept(fingerprint);
+        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@ mod walk;
 
 use crate::InferError;
 use crate::graph::{BlockSize, cut_blocks};
-use crate::hubs::{ReadColumns, Segmented, is_hub, num_segments};
+use crate::hubs::{HUB_EDGES, ReadColumns, Segmented, is_hub, num_segments};
 use crate::kept_rows::KeptRows;
 use crate::locate::narrow;
 use crate::model::Trained;
@@ -38,6 +38,9 @@ pub(crate) use layers::{AnyHead, Layers, open_kept, refuse_plan};
 
 /// Nodes whose weights a thread sums together.
 const WEIGHTS_PIECE: usize = 1 << 8;
+
+/// Nodes whose in-edges a thread counts together.
+const COUNTED_PIECE: usize = 1 << 13;
 
 /// Nodes of a stretch that one of several processes computes.
 const SHARE_PIECE: usize = 1 << 8;
@@ -158,16 +161,8 @@ pub(crate) fn compute(
             // are read next take as much memory.
             after.store().release_nodes();
         }
-        let differing = differing(layer, (&new, &own), &rows, threads)?;
-        let of_blocks = only_differing((new, &own), differing);
-        let mut changed = vec![false; after.end()];
-        for (nodes, values) in with_others(cluster, of_blocks)? {
-            let of_nodes = values.chunks_exact(model.output_dim(layer));
-            for (&node, row) in nodes.iter().zip(of_nodes) {
-                changed[node.index()] = true;
-                rows.set(layer, node, row);
-            }
-        }
+        let differs = differing(layer, (&new, &own), &rows, threads)?;
+        let changed = set_differing(layer, (cluster, &own), (new, differs), &mut rows)?;
         if let Some(walk) = &mut walk {
             walk.step(changed);
         }
@@ -182,26 +177,53 @@ type NewRows = (Range<usize>, Dense);
 /// Rows that differ from the kept ones, and their nodes.
 type Differing = (Vec<NodeIdx>, Vec<f32>);
 
-/// Takes those of new rows that differ, block by block.
-fn only_differing(
-    (new, nodes): (Vec<NewRows>, &[NodeIdx]),
-    differing: Vec<Vec<bool>>,
-) -> impl Iterator<Item = Differing> {
-    new.into_iter()
-        .zip(differing)
-        .map(|((block, rows), differs)| {
-            let count = differs.iter().filter(|is_new| **is_new).count();
-            let mut taken = (
-                Vec::with_capacity(count),
-                Vec::with_capacity(count * rows.cols),
-            );
-            let of_block = nodes[block].iter().zip(differs).enumerate();
-            for (row, (&node, _)) in of_block.filter(|(_, (_, is_new))| *is_new) {
-                taken.0.push(node);
-                taken.1.extend_from_slice(rows.row(row));
-            }
-            taken
-        })
+/// Sets the new rows that differ from the kept ones, in all processes; returns by number of a node
+/// whether its row is one of them.
+fn set_differing(
+    layer: usize,
+    (cluster, nodes): (&Cluster, &[NodeIdx]),
+    (new, differs): (Vec<NewRows>, Vec<Vec<bool>>),
+    rows: &mut KeptRows,
+) -> Result<Vec<bool>, InferError> {
+    let num_new = differs.iter().flatten().filter(|is_new| **is_new).count();
+    rows.reserve(layer, num_new);
+    let mut changed = vec![false; rows.num_nodes(layer)];
+    let mut set = |node: NodeIdx, row: &[f32]| {
+        changed[node.index()] = true;
+        rows.set(layer, node, row);
+    };
+    let of_blocks = new.into_iter().zip(differs);
+    if cluster.num_processes() == 1 {
+        for ((block, values), of_block) in of_blocks {
+            each_differing((&values, &nodes[block]), &of_block, &mut set);
+        }
+        return Ok(changed);
+    }
+    let own = of_blocks.map(|((block, values), of_block)| {
+        let mut taken = Differing::default();
+        each_differing((&values, &nodes[block]), &of_block, |node, row| {
+            taken.0.push(node);
+            taken.1.extend_from_slice(row);
+        });
+        taken
+    });
+    for (of_values, values) in with_others(cluster, own)? {
+        let width = (values.len() / of_values.len().max(1)).max(1);
+        let of_nodes = of_values.iter().zip(values.chunks_exact(width));
+        of_nodes.for_each(|(&node, row)| set(node, row));
+    }
+    Ok(changed)
+}
+
+/// Calls `take` with those nodes of a block whose rows differ, and their rows.
+fn each_differing(
+    (rows, nodes): (&Dense, &[NodeIdx]),
+    differs: &[bool],
+    mut take: impl FnMut(NodeIdx, &[f32]),
+) {
+    for (row, &node) in nodes.iter().enumerate().filter(|(row, _)| differs[*row]) {
+        take(node, rows.row(row));
+    }
 }
 
 /// Returns the nodes whose rows this process computes: every so many stretches of a list, since
@@ -216,13 +238,10 @@ fn own_blocks<'a>(cluster: &Cluster, nodes: &'a [NodeIdx]) -> Cow<'a, [NodeIdx]>
 }
 
 /// Sends rows to all other processes; returns them with those that the others send.
-fn with_others<'a>(
+fn with_others(
     cluster: &Cluster,
-    own: impl Iterator<Item = Differing> + 'a,
-) -> Result<Box<dyn Iterator<Item = Differing> + 'a>, InferError> {
-    if cluster.num_processes() == 1 {
-        return Ok(Box::new(own));
-    }
+    own: impl Iterator<Item = Differing>,
+) -> Result<impl Iterator<Item = Differing>, InferError> {
     let own: Arc<Vec<Differing>> = Arc::new(own.collect());
     let sent = Arc::clone(&own);
     let mut received = run_workers(cluster, move |peer| {
@@ -236,7 +255,7 @@ fn with_others<'a>(
     })?;
     let own = Arc::into_inner(own).expect("the workers have ended");
     let others = received.swap_remove(0).into_iter().map(|(_, rows)| rows);
-    Ok(Box::new(own.into_iter().chain(others)))
+    Ok(own.into_iter().chain(others))
 }
 
 /// Tells of new rows of `nodes`, block by block, which of them differ from the kept ones.
@@ -246,18 +265,9 @@ fn differing(
     rows: &KeptRows,
     threads: &Threads,
 ) -> Result<Vec<Vec<bool>>, InferError> {
-    let found: Vec<Mutex<Vec<bool>>> = new.iter().map(|_| Mutex::default()).collect();
-    let state = || ();
-    threads.run(new.len(), state, |(), at| {
-        let (block, of_block) = &new[at];
-        let differs = rows.differing(layer, &nodes[block.clone()], of_block);
-        *found[at].lock().unwrap_or_else(PoisonError::into_inner) = differs;
-        Ok(())
-    })?;
-    let found = found.into_iter();
-    Ok(found
-        .map(|of| of.into_inner().unwrap_or_else(PoisonError::into_inner))
-        .collect())
+    threads.map(new, |(block, of_block)| {
+        rows.differing(layer, &nodes[block.clone()], of_block)
+    })
 }
 
 /// Tells whether the rows of all nodes stay, and their places in segments too.
@@ -291,19 +301,12 @@ impl<'a> Version<'a> {
         let read = edited.filter(|&(relation, _)| model.edges[relation].weight);
         let keys: Vec<(usize, NodeIdx)> = read.collect();
         let pieces: Vec<&[(usize, NodeIdx)]> = keys.chunks(WEIGHTS_PIECE).collect();
-        let sums = Mutex::new(BTreeMap::new());
-        let state = || ();
-        threads.run(pieces.len(), state, |(), piece| {
-            let of_nodes = pieces[piece]
-                .iter()
-                .map(|&key| (key, after.weights(key.0, key.1)));
-            let of_nodes: Vec<_> = of_nodes.collect();
-            sums.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .extend(of_nodes);
-            Ok(())
+        let sums = threads.map(&pieces, |piece| {
+            let of_nodes = piece.iter();
+            let of_nodes = of_nodes.map(|&key| (key, after.weights(key.0, key.1)));
+            of_nodes.collect::<Vec<_>>()
         })?;
-        self.weights = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.weights = sums.into_iter().flatten().collect();
         Ok(())
     }
 
@@ -334,7 +337,7 @@ impl<'a> Version<'a> {
 
     /// Tells whether the in-edges of a relation of a node are aggregated in segments.
     fn is_hub_of(&self, relation: usize, node: NodeIdx, limit: usize) -> bool {
-        is_hub(self.in_degree(relation, node), limit)
+        limit > HUB_EDGES && is_hub(self.in_degree(relation, node), limit)
     }
 
     /// Tells whether a layer aggregates in-edges of a node in segments.
@@ -359,18 +362,20 @@ impl<'a> Version<'a> {
         rows: &KeptRows,
         threads: &Threads,
     ) -> Result<Vec<NewRows>, InferError> {
-        let num_read = |at: usize| -> usize {
-            let reads = self.reads(nodes[at], layer);
-            let read =
-                |(relation, limit)| (self.in_degree(relation, nodes[at]) as usize).min(limit);
+        let num_read = |&node: &NodeIdx| -> usize {
+            let reads = self.reads(node, layer);
+            let read = |(relation, limit)| (self.in_degree(relation, node) as usize).min(limit);
             reads.map(read).sum()
         };
+        let pieces: Vec<&[NodeIdx]> = nodes.chunks(COUNTED_PIECE).collect();
+        let counts = threads.map(&pieces, |of| of.iter().map(num_read).collect::<Vec<_>>())?;
+        let counts = counts.concat();
         let type_of = |node: NodeIdx| self.after.type_of(node);
         let mut blocks: Vec<(usize, Range<usize>)> = Vec::new();
         let mut start = 0;
         for of_type in nodes.chunk_by(|&a, &b| type_of(a) == type_of(b)) {
             let end = start + of_type.len();
-            let cut = cut_blocks(start..end, BlockSize::OF_PROCESSOR, num_read).into_iter();
+            let cut = cut_blocks(start..end, BlockSize::OF_PROCESSOR, |at| counts[at]).into_iter();
             blocks.extend(cut.map(|block| (type_of(of_type[0]), block)));
             start = end;
         }

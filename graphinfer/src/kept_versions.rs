@@ -6,7 +6,7 @@ use crate::identity::kept_plan;
 use crate::kept_rows::KeptRows;
 use crate::rows::RowRecord;
 use cluster::gather_processes;
-use graphdelta::{After, KeptVersions, NewStore, RebuildPlan, VersionRecord, link, write_nodes};
+use graphdelta::{KeptVersions, NewStore, Reached, RebuildPlan, VersionRecord, link, write_nodes};
 use schemas::{FileEntry, Manifest, NodeIdx};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -59,7 +59,7 @@ pub(crate) struct NewVersion<'a> {
     pub(crate) parent: &'a str,
     pub(crate) plan: &'a Value,
     pub(crate) earlier: Vec<String>,
-    pub(crate) after: &'a After,
+    pub(crate) reached: &'a Reached,
     /// In-edges of a node that its overlay has at most.
     pub(crate) keep: &'a [usize],
     pub(crate) rebuild: RebuildPlan<'a>,
@@ -141,10 +141,14 @@ pub(crate) fn keep(
     version: NewVersion<'_>,
 ) -> Result<(), InferError> {
     let dir = versions.begin()?;
-    let (after, store) = (version.after, version.after.store());
+    let after = &version.reached.after;
+    let store = after.store();
     let (rows, num_layers) = (version.rows, version.num_layers);
     rows.release();
-    let graph = versions.keep_graph(&dir, (after, version.keep), version.rebuild)?;
+    let to = (versions, &*dir);
+    let graph = version
+        .reached
+        .keep_graph(to, version.keep, version.rebuild)?;
     let of_stage = match graph.nodes_before() {
         None => RowFiles {
             stored: Vec::new(),

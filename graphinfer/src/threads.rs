@@ -68,6 +68,29 @@ impl Threads {
         let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
         failed.map_or(Ok(()), |(_, e)| Err(e))
     }
+
+    /// Runs `work` on the pieces of a list; returns its results in the order of the pieces.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::run`].
+    pub(crate) fn map<P: Sync, T: Send>(
+        &self,
+        pieces: &[P],
+        work: impl Fn(&P) -> T + Sync,
+    ) -> Result<Vec<T>, InferError> {
+        let done = Mutex::new(Vec::with_capacity(pieces.len()));
+        let state = || ();
+        self.run(pieces.len(), state, |(), at| {
+            let of_piece = work(&pieces[at]);
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.push((at, of_piece));
+            Ok(())
+        })?;
+        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        done.sort_unstable_by_key(|of| of.0);
+        Ok(done.into_iter().map(|(_, of_piece)| of_piece).collect())
+    }
 }
 
 #[cfg(test)]
@@ -84,6 +107,12 @@ mod tests {
                 Ok(())
             };
             threads.run(50, || (), note).unwrap();
+            let listed: Vec<usize> = (0..50).collect();
+            let doubled = threads.map(&listed, |piece| 2 * piece).unwrap();
+            assert_eq!(
+                doubled,
+                listed.iter().map(|piece| 2 * piece).collect::<Vec<_>>()
+            );
             let mut pieces = done.into_inner().unwrap();
             pieces.sort_unstable();
             assert_eq!(pieces, (0..50).collect::<Vec<_>>());

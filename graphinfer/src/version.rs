@@ -462,7 +462,7 @@ impl Prepared {
             parent: &self.parent.manifest.fingerprint,
             plan: &kept_plan(&self.layers.plan_json),
             earlier: kept.iter().map(|of| of.fingerprint.clone()).collect(),
-            after,
+            reached: &self.reached,
             keep: &self.keep,
             rebuild,
             nodes_of_earlier: &nodes,

@@ -23,6 +23,7 @@ use store::{
 use super::{EdgeChange, EdgeKey, NewEdge, NodeChange, Numbers, found_ends, row_error};
 use crate::changes::{Changes, PairChanges, PairTable};
 use crate::in_edges::{Edits, places, visit_range};
+use crate::overlay::ByInEdges;
 use crate::{DeltaError, Overlay};
 
 /// Src and dst of a pair.
@@ -65,8 +66,8 @@ pub(super) struct OfPairs {
     stored: OnceLock<Arc<StoredPairs>>,
     /// Pairs that were added, replaced or removed since the store was built.
     pub(super) edits: ChangedPairs,
-    /// Edges that are left out, by relation and destination, where they differ from the store's.
-    pub(super) left_out: BTreeMap<(usize, NodeIdx), Arc<Edits>>,
+    /// Edges that are left out, where they differ from the store's.
+    pub(super) left_out: ByInEdges<Arc<Edits>>,
     /// Edges that carry messages, after earlier nights of the version.
     messages: BTreeMap<EdgeKey, Vec<NewEdge>>,
 }
@@ -486,9 +487,6 @@ impl Numbers {
         nodes: &BTreeMap<NodeIdx, NodeChange>,
         edges: &mut BTreeMap<EdgeKey, EdgeChange>,
     ) -> Result<(), DeltaError> {
-        if self.pairs.is_none() {
-            return Ok(());
-        }
         let mut changed = self.changed_pairs(changes, (nodes, edges))?;
         if self.of_pairs().has_times() && !changed.is_empty() {
             self.split_by_time(&mut changed);

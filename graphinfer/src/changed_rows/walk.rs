@@ -5,7 +5,6 @@ use crate::InferError;
 use crate::threads::Threads;
 use graphdelta::{Degrees, Reach};
 use schemas::NodeIdx;
-use std::sync::{Mutex, PoisonError};
 
 /// Nodes that a thread looks at together.
 const LISTED_PIECE: usize = 1 << 13;
@@ -94,18 +93,10 @@ impl<'a> Walk<'a> {
                 && (own() || version.reads(node, layer).any(has_source))
         };
         let pieces: Vec<&[NodeIdx]> = some.chunks(LISTED_PIECE).collect();
-        let done = Mutex::new(vec![Vec::new(); pieces.len()]);
-        threads.run(
-            pieces.len(),
-            || (),
-            |(), piece| {
-                let nodes = pieces[piece].iter().copied();
-                let listed: Vec<NodeIdx> = nodes.filter(is_listed).collect();
-                done.lock().unwrap_or_else(PoisonError::into_inner)[piece] = listed;
-                Ok(())
-            },
-        )?;
-        let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(done.concat())
+        let listed = threads.map(&pieces, |piece| {
+            let nodes = piece.iter().copied();
+            nodes.filter(is_listed).collect::<Vec<NodeIdx>>()
+        });
+        Ok(listed?.concat())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 use arrow::array::{ArrayRef, BooleanArray};
 use arrow::datatypes::{Float32Type, Schema, UInt8Type, UInt32Type};
@@ -270,9 +271,26 @@ impl Part<'_> {
             (Features::Sparse { index, .. }, _) => index.len() / nodes.len().max(1),
             (_, features) => features.dim(),
         };
-        for range in self.batches(nodes.len(), width) {
-            writer.write(self.node_columns(type_idx, range)?)?;
+        let mut batches = self.batches(nodes.len(), width);
+        if self.folder.is_none() {
+            batches.try_for_each(|range| writer.write(self.node_columns(type_idx, range)?))?;
+            return writer.finish();
         }
+        // A version often has one part alone: the features of a batch are read while the one before
+        // is encoded.
+        let (sender, received) = sync_channel(1);
+        std::thread::scope(|scope| {
+            // The channel ends with the thread.
+            let read = move || {
+                let columns = batches.map(|range| self.node_columns(type_idx, range));
+                // The writer fails before it has received all.
+                let _ = columns
+                    .map(|of| sender.send(of))
+                    .find(std::result::Result::is_err);
+            };
+            spawn_scoped(scope, "features", read)?;
+            received.into_iter().try_for_each(|of| writer.write(of?))
+        })?;
         writer.finish()
     }
 
