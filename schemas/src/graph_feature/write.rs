@@ -23,6 +23,8 @@ use crate::threads::spawn_scoped;
 
 /// Values of all columns at which a batch is passed to the writer.
 const BATCH_VALUES: usize = 4 << 20;
+/// Threads that read the features of a part.
+const READERS: usize = 2;
 /// Rows of a batch of flat columns.
 const BATCH_ROWS_MAX: usize = 1 << 17;
 
@@ -276,20 +278,25 @@ impl Part<'_> {
             batches.try_for_each(|range| writer.write(self.node_columns(type_idx, range)?))?;
             return writer.finish();
         }
-        // A version often has one part alone: the features of a batch are read while the one before
-        // is encoded.
-        let (sender, received) = sync_channel(1);
+        // A version often has one part alone: threads read the features of batches in turn, which
+        // waits for memory, while the batches before are encoded.
+        let ranges: Vec<Range<usize>> = batches.collect();
         std::thread::scope(|scope| {
-            // The channel ends with the thread.
-            let read = move || {
-                let columns = batches.map(|range| self.node_columns(type_idx, range));
-                // The writer fails before it has received all.
-                let _ = columns
-                    .map(|of| sender.send(of))
-                    .find(std::result::Result::is_err);
+            let read = |first: usize| {
+                let (sender, received) = sync_channel(0);
+                let own = ranges.iter().skip(first).step_by(READERS);
+                // The channel ends with the thread.
+                let send = move || {
+                    let columns = own.map(|range| self.node_columns(type_idx, range.clone()));
+                    // The writer fails before it has received all.
+                    let _ = columns.map(|of| sender.send(of)).find(|sent| sent.is_err());
+                };
+                spawn_scoped(scope, "features", send).map(|_| received)
             };
-            spawn_scoped(scope, "features", read)?;
-            received.into_iter().try_for_each(|of| writer.write(of?))
+            let readers: Vec<_> = (0..READERS).map(read).collect::<Result<_>>()?;
+            let in_turn = (0..ranges.len()).map(|at| readers[at % READERS].recv());
+            let mut columns = in_turn.map(|of| of.expect("each range is sent"));
+            columns.try_for_each(|of| writer.write(of?))
         })?;
         writer.finish()
     }
