@@ -162,7 +162,7 @@ pub(crate) fn compute(
             after.store().release_nodes();
         }
         let differs = differing(layer, (&new, &own), &rows, threads)?;
-        let changed = set_differing(layer, (cluster, &own), (new, differs), &mut rows)?;
+        let changed = set_differing(layer, (after, &own), (new, differs), &mut rows)?;
         if let Some(walk) = &mut walk {
             walk.step(changed);
         }
@@ -181,18 +181,19 @@ type Differing = (Vec<NodeIdx>, Vec<f32>);
 /// whether its row is one of them.
 fn set_differing(
     layer: usize,
-    (cluster, nodes): (&Cluster, &[NodeIdx]),
+    (after, nodes): (&After, &[NodeIdx]),
     (new, differs): (Vec<NewRows>, Vec<Vec<bool>>),
     rows: &mut KeptRows,
 ) -> Result<Vec<bool>, InferError> {
     let num_new = differs.iter().flatten().filter(|is_new| **is_new).count();
     rows.reserve(layer, num_new);
-    let mut changed = vec![false; rows.num_nodes(layer)];
+    let mut changed = vec![false; after.end()];
     let mut set = |node: NodeIdx, row: &[f32]| {
         changed[node.index()] = true;
         rows.set(layer, node, row);
     };
     let of_blocks = new.into_iter().zip(differs);
+    let cluster = after.store().cluster();
     if cluster.num_processes() == 1 {
         for ((block, values), of_block) in of_blocks {
             each_differing((&values, &nodes[block]), &of_block, &mut set);
@@ -337,6 +338,7 @@ impl<'a> Version<'a> {
 
     /// Tells whether the in-edges of a relation of a node are aggregated in segments.
     fn is_hub_of(&self, relation: usize, node: NodeIdx, limit: usize) -> bool {
+        // Most layers read fewer in-edges than hubs have; then no in-degree is looked up.
         limit > HUB_EDGES && is_hub(self.in_degree(relation, node), limit)
     }
 

@@ -138,11 +138,6 @@ impl KeptRows {
         nodes.iter().enumerate().map(differs).collect()
     }
 
-    /// Returns for how many nodes there are places in a layer.
-    pub(crate) fn num_nodes(&self, layer: usize) -> usize {
-        self.layers[layer - 1].place.len()
-    }
-
     /// Makes room for some more rows of a layer that this version sets.
     pub(crate) fn reserve(&mut self, layer: usize, num_rows: usize) {
         let layer = &mut self.layers[layer - 1];
