@@ -388,9 +388,21 @@ struct Found {
     parts: usize,
 }
 
+/// Returns the number of parts that an unfinished run has committed to the output.
+fn committed_parts(bench: &Bench) -> usize {
+    let entries = std::fs::read_dir(bench.path(OUTPUT).join("_progress"));
+    entries.map_or(0, |entries| {
+        let names = entries.map(|entry| entry.unwrap().file_name());
+        names
+            .filter(|name| name.to_string_lossy().starts_with("part-"))
+            .count()
+    })
+}
+
 /// Kills inference at `kills` random moments, and checks that runs which continue end with the same
 /// bytes and the same comparison of samplings. One of `kills_a_run` runs, drawn by chance, ends;
-/// the others are killed too.
+/// the others are killed too. Every fourth run is killed when it has committed a part: writing
+/// takes a small share of the time, and a random moment may never lie in it.
 fn kill_at_random_moments(bench: &Bench, kills: usize, kills_a_run: u64) -> Found {
     let only = ["run", "job.toml", "--quiet", "--stage", "infer"];
     let clear = || std::fs::remove_dir_all(bench.path(OUTPUT)).unwrap();
@@ -412,19 +424,25 @@ fn kill_at_random_moments(bench: &Bench, kills: usize, kills_a_run: u64) -> Foun
     bench.graphflat(&only).ok();
     let micros = u64::try_from(started.elapsed().as_micros()).unwrap();
     clear();
-    let (mut killed, mut draw, mut found) = (0, 0, Found::default());
+    let (mut killed, mut draw, mut found) = (0, 0_u64, Found::default());
     while killed < kills || found.rounds + found.parts == 0 {
         draw += 1;
+        let parts_before = committed_parts(bench);
         let mut child = bench.command(&only).spawn().unwrap();
-        std::thread::sleep(std::time::Duration::from_micros(mix(1, draw) % micros));
+        if draw.is_multiple_of(4) {
+            while child.try_wait().unwrap().is_none() && committed_parts(bench) <= parts_before {
+                std::thread::sleep(std::time::Duration::from_micros(100));
+            }
+        } else {
+            std::thread::sleep(std::time::Duration::from_micros(mix(1, draw) % micros));
+        }
         let has_ended = child.try_wait().unwrap().is_some();
         child.kill().unwrap(); // SIGKILL: no handler runs
         child.wait().unwrap();
         killed += usize::from(!has_ended);
         if mix(2, draw).is_multiple_of(kills_a_run) {
-            let has = |path: &str| usize::from(bench.path(path).exists());
-            found.rounds += has("work/infer/rounds.json");
-            found.parts += has("out/embeddings/_progress/part-00000.json");
+            found.rounds += usize::from(bench.path("work/infer/rounds.json").exists());
+            found.parts += usize::from(committed_parts(bench) > 0);
             check(&format!("after draw {draw}"));
             clear();
         }
