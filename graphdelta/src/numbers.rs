@@ -186,7 +186,7 @@ impl Numbers {
         u64::from(self.store.partition(owner).in_degree(relation, local))
     }
 
-    fn placement(&self) -> &Placement {
+    pub(crate) fn placement(&self) -> &Placement {
         self.store.placement()
     }
 

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use cluster::Cluster;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use schemas::{
-    ChangesSpec, ColumnMeta, EdgesPlan, Features, GraphPlan, Ids, LabelMeta, Labels, NodesPlan,
-    PairsPlan, Split, Unit, table_key,
+    ChangesSpec, ColumnMeta, EdgesPlan, Features, GraphPlan, Ids, LabelMeta, Labels, NodeIdx,
+    NodesPlan, PairsPlan, Split, Unit, table_key,
 };
 use serde::{Deserialize, Serialize};
 use store::read_pairs;
@@ -374,11 +374,15 @@ impl OfType {
                     id: rows.ids.display(at),
                 });
             }
-            for at in 0..rows.ids.len() {
-                let node = known.find(type_idx, &rows.ids, at);
-                if node.is_some_and(|node| !known.mark_present(node)) {
-                    return Err(self.twice(&rows.ids, at, keys.rows.row(first + at)));
-                }
+            let nodes = 0..rows.ids.len();
+            let nodes = nodes.map(|at| known.find(type_idx, &rows.ids, at));
+            let nodes: Vec<Option<NodeIdx>> = nodes.collect();
+            // A mark waits for all loads before it, so that rows are compared apart from it.
+            let is_twice = |node: &Option<NodeIdx>| node.is_some_and(|of| !known.mark_present(of));
+            if let Some(at) = nodes.iter().position(is_twice) {
+                return Err(self.twice(&rows.ids, at, keys.rows.row(first + at)));
+            }
+            for (at, node) in nodes.into_iter().enumerate() {
                 let new = (&rows.features, at);
                 let target = TargetRow {
                     labels: &rows.labels,

@@ -151,6 +151,27 @@ impl Placement {
         of_type.node(owner, LocalIdx::from_raw(place))
     }
 
+    /// Returns a node's position if one worker held all nodes. On each worker, nodes of a type that
+    /// have consecutive positions lie one after the other.
+    pub fn position(&self, node: NodeIdx) -> usize {
+        let of_type = &self.types[self.type_of(node)];
+        let position = of_type
+            .spread
+            .position(u64::from(node.raw() - of_type.first));
+        NodeIdx::from_raw(of_type.first)
+            .after(narrow(position))
+            .index()
+    }
+
+    /// Returns the node at a [`Self::position`].
+    pub fn at_position(&self, position: usize) -> NodeIdx {
+        // The positions of a type are its numbers, in another order.
+        let position = NodeIdx::from_index(position);
+        let of_type = &self.types[self.type_of(position)];
+        let at = u64::from(position.raw() - of_type.first);
+        NodeIdx::from_raw(of_type.first).after(of_type.spread.at_position(at))
+    }
+
     /// Returns the type of the node at position `local` of worker `owner`.
     pub fn type_of_local(&self, owner: usize, local: LocalIdx) -> usize {
         match &*self.types {
@@ -254,7 +275,10 @@ impl Spread {
     }
 
     fn node(&self, owner: usize, place: LocalIdx) -> u32 {
-        let position = self.starts[owner] + u64::from(place.raw());
+        self.at_position(self.starts[owner] + u64::from(place.raw()))
+    }
+
+    fn at_position(&self, position: u64) -> u32 {
         let (_, at) = self.by_num_nodes.div_rem(position * self.inverse);
         u32::try_from(at).expect("< num_nodes")
     }
@@ -388,6 +412,9 @@ mod tests {
                         assert_eq!(placement.type_of_local(owner, local), type_idx);
                         assert_eq!(placement.node(owner, local), node);
                         assert_eq!(of_type.node(owner, place), node);
+                        assert_eq!(placement.at_position(placement.position(node)), node);
+                        let start = placement.position(of_type.node(owner, LocalIdx::from_raw(0)));
+                        assert_eq!(placement.position(node), start + place.index());
                         assert_eq!(placement.segment(node, 24), alone.segment(at, 24));
                         seen[owner] += 1;
                     }

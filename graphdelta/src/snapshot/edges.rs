@@ -1,12 +1,14 @@
 //! Finds the edges of a table that differ from those of the parent.
 //!
-//! All edges of the snapshot are held as numbers of nodes, cut into pieces by destination. Of each
-//! destination they are sorted by source, as the store has its in-edges, and compared with these.
-//! Of several processes, each reads some units and compares some pieces.
+//! All edges of the snapshot are held as numbers of nodes, cut into pieces by destination. The
+//! destinations of a piece lie one after the other in the store. Of each destination, the in-edges
+//! are sorted by source, as the store has them, and compared with these. Of several processes, each
+//! reads some units and compares some pieces.
 
 use std::sync::Arc;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use rayon::slice::ParallelSliceMut;
 use schemas::{EdgeRows, EdgesPlan, Ids, NodeIdx, RowNumbers, Unit};
 use serde::{Deserialize, Serialize};
 
@@ -39,8 +41,8 @@ struct Table<'a> {
 /// The in-edges of a unit.
 #[derive(Clone, Serialize, Deserialize)]
 struct UnitEdges {
-    /// Destination and source; ascending by piece, in a piece by row.
-    ends: Vec<[NodeIdx; 2]>,
+    /// Place of the destination ([`Known::place`]) and source; ascending by piece, in a piece by row.
+    ends: Vec<(u32, NodeIdx)>,
     /// `[pieces + 1]`.
     starts: Vec<u32>,
     /// Of each in-edge, the row of its values; empty if edges have none.
@@ -62,7 +64,7 @@ struct InEdge {
 
 /// The in-edges of a piece.
 struct Piece {
-    /// By destination: where its in-edges start.
+    /// By destination, in the order of places: where its in-edges start.
     starts: Vec<usize>,
     /// Source and position in `places` of each in-edge, in one integer, which sorts faster than a
     /// pair; of each destination they are ascending. Parallel edges come in the order of their
@@ -116,7 +118,7 @@ pub(super) fn changes(
     let pieces = (0..table.num_pieces).into_par_iter();
     let pieces = pieces.filter(|piece| is_own_part(cluster, *piece));
     let pieces: Vec<Changed> = pieces.map(|piece| table.compare(piece, &units)).collect();
-    let (new, gone) = table.rows(&pieces, &units);
+    let (new, gone) = table.rows(pieces, &units);
     let own = vec![(cluster.process(), (Columns::of(new), Columns::of(gone)))];
     let all = tell_all(cluster, own)?.into_iter();
     let (upserts, deletes) = all
@@ -201,9 +203,9 @@ fn narrow(at: usize) -> u32 {
 
 impl UnitEdges {
     /// Sorts in-edges by piece.
-    fn sorted(in_edges: &[[NodeIdx; 2]], rows: &[u32], table: &Table<'_>) -> Self {
+    fn sorted(in_edges: &[(u32, NodeIdx)], rows: &[u32], table: &Table<'_>) -> Self {
         let num_pieces = table.num_pieces;
-        let piece = |ends: &[NodeIdx; 2]| ends[0].index() / table.piece_nodes;
+        let piece = |ends: &(u32, NodeIdx)| ends.0 as usize / table.piece_nodes;
         let mut starts = vec![0; num_pieces + 1];
         in_edges
             .iter()
@@ -263,13 +265,13 @@ impl UnitEdges {
         taken
     }
 
-    /// Calls `visit` with destination and in-edge of all in-edges of a piece.
-    fn visit(&self, piece: usize, unit: usize, mut visit: impl FnMut(NodeIdx, InEdge)) {
+    /// Calls `visit` with place of the destination and in-edge of all in-edges of a piece.
+    fn visit(&self, piece: usize, unit: usize, mut visit: impl FnMut(usize, InEdge)) {
         for at in self.starts[piece] as usize..self.starts[piece + 1] as usize {
-            let [dst, src] = self.ends[at];
+            let (place, src) = self.ends[at];
             let row = self.rows.get(at).copied().unwrap_or_default();
             let unit = narrow(unit);
-            visit(dst, InEdge { src, unit, row });
+            visit(place as usize, InEdge { src, unit, row });
         }
     }
 }
@@ -280,13 +282,14 @@ impl Table<'_> {
         let (mut in_edges, mut of_rows) =
             (Vec::with_capacity(unit.num_rows_reserved()), Vec::new());
         let (mut weight, mut feature) = (Vec::new(), Vec::new());
+        let place = |node| narrow(self.known.place(node));
         let mut row = 0;
         for batch in self.plan.batches(unit)? {
             let rows = batch?;
             let [sources, destinations] = self.ends(&rows)?;
             for (src, dst) in sources.into_iter().zip(destinations) {
-                in_edges.push([dst, src]);
-                in_edges.extend(self.plan.undirected().then_some([src, dst]));
+                in_edges.push((place(dst), src));
+                in_edges.extend(self.plan.undirected().then(|| (place(src), dst)));
                 if self.has_values {
                     of_rows.resize(in_edges.len(), row);
                 }
@@ -356,7 +359,7 @@ impl Table<'_> {
         let (first, num_nodes) = (piece * self.piece_nodes, self.piece_nodes);
         let mut starts = vec![0; num_nodes + 1];
         for unit in units {
-            unit.visit(piece, 0, |dst, _| starts[dst.index() - first + 1] += 1);
+            unit.visit(piece, 0, |place, _| starts[place - first + 1] += 1);
         }
         for at in 0..num_nodes {
             starts[at + 1] += starts[at];
@@ -364,11 +367,11 @@ impl Table<'_> {
         let mut next = starts.clone();
         let (mut keys, mut places) = (vec![0; starts[num_nodes]], Vec::new());
         for (number, unit) in units.iter().enumerate() {
-            unit.visit(piece, number, |dst, edge| {
-                let place: &mut usize = &mut next[dst.index() - first];
+            unit.visit(piece, number, |place, edge| {
+                let next: &mut usize = &mut next[place - first];
                 let at = u32::try_from(places.len()).expect("a piece has below 2^32 edges");
-                keys[*place] = u64::from(edge.src.raw()) << 32 | u64::from(at);
-                *place += 1;
+                keys[*next] = u64::from(edge.src.raw()) << 32 | u64::from(at);
+                *next += 1;
                 places.extend(self.has_values.then_some((edge.unit, edge.row)));
             });
         }
@@ -389,7 +392,7 @@ impl Table<'_> {
         let draws = Draws::new(self.known.numbers(), self.relation, 0);
         let (mut changed, mut own) = (Changed::default(), Vec::new());
         for at in 0..self.piece_nodes.min(self.known.end() - first) {
-            let dst = NodeIdx::from_index(first + at);
+            let dst = self.known.at_place(first + at);
             let keys = &gathered.keys[gathered.starts[at]..gathered.starts[at + 1]];
             let sources = || keys.iter().map(|&key| src_of(key));
             if !self.has_values
@@ -456,11 +459,19 @@ impl Table<'_> {
         }
     }
 
-    /// Returns the rows of what has changed, without their numbers.
-    fn rows(&self, pieces: &[Changed], units: &[UnitEdges]) -> (EdgeRows, EdgeRows) {
+    /// Returns the rows of what has changed, without their numbers, by destination.
+    fn rows(&self, pieces: Vec<Changed>, units: &[UnitEdges]) -> (EdgeRows, EdgeRows) {
+        let mut all = Changed::default();
+        for of in pieces {
+            all.upserts.extend(of.upserts);
+            all.deletes.extend(of.deletes);
+        }
+        // Stable: of a destination, parallel edges stay in the order of their rows.
+        all.upserts.par_sort_by_key(|of| of.0);
+        all.deletes.par_sort_by_key(|of| of.0);
         let (mut upserts, mut deletes) = (self.no_rows(), self.no_rows());
         (deletes.weight, deletes.feature) = (None, None);
-        for (dst, edge) in pieces.iter().flat_map(|of| &of.upserts) {
+        for (dst, edge) in &all.upserts {
             self.push_ends(&mut upserts, (*dst, edge.src));
             let (of_edge, values) = self.values(edge, units);
             if let Some(weight) = &mut upserts.weight {
@@ -470,7 +481,7 @@ impl Table<'_> {
                 feature.extend_from_slice(values);
             }
         }
-        for &ends in pieces.iter().flat_map(|of| &of.deletes) {
+        for &ends in &all.deletes {
             self.push_ends(&mut deletes, ends);
         }
         (upserts, deletes)

@@ -131,6 +131,22 @@ impl<'a> Known<'a> {
         }
     }
 
+    /// Returns where a node lies among all: those of the store as they lie there, then all others.
+    pub(super) fn place(&self, node: NodeIdx) -> usize {
+        match self.numbers.is_stored(node) {
+            true => self.numbers.placement().position(node),
+            false => node.index(),
+        }
+    }
+
+    /// Returns the node at a [`Self::place`].
+    pub(super) fn at_place(&self, place: usize) -> NodeIdx {
+        match place < self.numbers.num_stored() {
+            true => self.numbers.placement().at_position(place),
+            false => NodeIdx::from_index(place),
+        }
+    }
+
     /// Finds a node of the parent, removed or not.
     pub(super) fn find(&self, type_idx: usize, ids: &Ids, at: usize) -> Option<NodeIdx> {
         let stored = &self.types[type_idx].stored;
