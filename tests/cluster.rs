@@ -190,20 +190,7 @@ pub(crate) fn survive_kills(
 fn committed_files(bench: &Bench, output: &str) -> BTreeMap<PathBuf, SystemTime> {
     let dir = bench.path(output);
     let mut files = BTreeMap::new();
-    for note in std::fs::read_dir(dir.join("_progress"))
-        .into_iter()
-        .flatten()
-    {
-        let note = note.unwrap().path();
-        if !note
-            .file_name()
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .starts_with("part-")
-        {
-            continue;
-        }
+    for note in bench.committed_notes(output) {
         let note: serde_json::Value =
             serde_json::from_slice(&std::fs::read(note).unwrap()).unwrap();
         for file in note["part"]["files"].as_array().unwrap() {

@@ -524,6 +524,18 @@ impl Bench {
         files
     }
 
+    /// Returns the notes of the parts that a run has committed to an unfinished output.
+    pub(crate) fn committed_notes(&self, output: &str) -> Vec<PathBuf> {
+        let notes = std::fs::read_dir(self.path(output).join("_progress"));
+        let notes = notes.into_iter().flatten();
+        let notes = notes.map(|note| note.unwrap().path());
+        let is_note = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            name.starts_with("part-") && name.ends_with(".json")
+        };
+        notes.filter(is_note).collect()
+    }
+
     /// The manifest of an output.
     pub(crate) fn manifest(&self, output: &str) -> serde_json::Value {
         let text = fs::read_to_string(self.path(output).join("_manifest.json")).unwrap();

@@ -388,17 +388,6 @@ struct Found {
     parts: usize,
 }
 
-/// Returns the number of parts that an unfinished run has committed to the output.
-fn committed_parts(bench: &Bench) -> usize {
-    let entries = std::fs::read_dir(bench.path(OUTPUT).join("_progress"));
-    entries.map_or(0, |entries| {
-        let names = entries.map(|entry| entry.unwrap().file_name());
-        names
-            .filter(|name| name.to_string_lossy().starts_with("part-"))
-            .count()
-    })
-}
-
 /// Kills inference at `kills` random moments, and checks that runs which continue end with the same
 /// bytes and the same comparison of samplings. One of `kills_a_run` runs, drawn by chance, ends;
 /// the others are killed too. Every fourth run is killed when it has committed a part: writing
@@ -406,6 +395,7 @@ fn committed_parts(bench: &Bench) -> usize {
 fn kill_at_random_moments(bench: &Bench, kills: usize, kills_a_run: u64) -> Found {
     let only = ["run", "job.toml", "--quiet", "--stage", "infer"];
     let clear = || std::fs::remove_dir_all(bench.path(OUTPUT)).unwrap();
+    let committed_parts = || bench.committed_notes(OUTPUT).len();
     let ends = || {
         bench.graphflat(&only).ok();
         let compared = bench.manifest(OUTPUT)["report"]["sampling_compared"].clone();
@@ -427,10 +417,10 @@ fn kill_at_random_moments(bench: &Bench, kills: usize, kills_a_run: u64) -> Foun
     let (mut killed, mut draw, mut found) = (0, 0_u64, Found::default());
     while killed < kills || found.rounds + found.parts == 0 {
         draw += 1;
-        let parts_before = committed_parts(bench);
+        let parts_before = committed_parts();
         let mut child = bench.command(&only).spawn().unwrap();
         if draw.is_multiple_of(4) {
-            while child.try_wait().unwrap().is_none() && committed_parts(bench) <= parts_before {
+            while child.try_wait().unwrap().is_none() && committed_parts() <= parts_before {
                 std::thread::sleep(std::time::Duration::from_micros(100));
             }
         } else {
@@ -442,7 +432,7 @@ fn kill_at_random_moments(bench: &Bench, kills: usize, kills_a_run: u64) -> Foun
         killed += usize::from(!has_ended);
         if mix(2, draw).is_multiple_of(kills_a_run) {
             found.rounds += usize::from(bench.path("work/infer/rounds.json").exists());
-            found.parts += usize::from(committed_parts(bench) > 0);
+            found.parts += usize::from(committed_parts() > 0);
             check(&format!("after draw {draw}"));
             clear();
         }

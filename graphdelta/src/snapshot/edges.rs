@@ -198,7 +198,7 @@ fn are_merged(sources: impl Iterator<Item = NodeIdx>, [mut a, mut b]: [&[NodeIdx
 }
 
 fn narrow(at: usize) -> u32 {
-    u32::try_from(at).expect("rows of a unit and its edges are fewer than 2^32")
+    u32::try_from(at).expect("nodes, and rows and edges of a unit, are fewer than 2^32")
 }
 
 impl UnitEdges {
