@@ -169,6 +169,22 @@ impl World {
         night
     }
 
+    /// Changes edges alone.
+    pub(crate) fn change_edges(&mut self) {
+        for _ in 0..3 {
+            let at = self.below(self.edges.len());
+            self.edges.remove(at);
+            let ends = (self.node(), self.node());
+            self.edges.push(ends);
+        }
+    }
+
+    /// Changes the features of a node alone.
+    pub(crate) fn change_node(&mut self) {
+        let (node, features) = (self.node(), self.features());
+        self.nodes.insert(node, features);
+    }
+
     fn apply(&mut self, night: &Night) {
         for (&id, features) in &night.nodes {
             match features {
@@ -1036,6 +1052,37 @@ fn snapshots_that_do_not_fit_are_refused_and_change_nothing() {
     );
     check(&good, 3, &twice(2, 0));
     assert!(rows(&bench, "out/v0") == before);
+}
+
+/// Runs a chain of snapshots, in which some tables have the files of the night before.
+pub(crate) fn check_same_tables(args: &[&str]) {
+    let (bench, mut world) = (Bench::empty(), World::new());
+    world.write(&bench, "start");
+    bench.run(&first("sage", ""), args).ok();
+    for at in 1..=5 {
+        let (own, parent) = (format!("v{at}"), format!("v{}", at - 1));
+        match at {
+            1 | 5 => world.change_edges(),
+            2 => (),
+            3 => world.change_node(),
+            _ => {
+                world.night();
+            }
+        }
+        world.write(&bench, "now");
+        let job = of_snapshot(&own, &parent, "now", "");
+        // The fourth night writes a store that holds the changes.
+        let job = if at == 4 { rebuilding(&job) } else { job };
+        bench.run(&job, args).ok();
+        std::fs::remove_dir_all(bench.path("out/full-now")).ok();
+        let expected = full(&bench, "now", "", |of| of);
+        assert!(rows(&bench, &format!("out/{own}")) == expected, "{own}");
+    }
+}
+
+#[test]
+fn snapshots_may_have_tables_of_the_parent() {
+    check_same_tables(&[]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::harness::{Bench, Job, Outcome, mix};
 use crate::hosts::{Hosts, end};
 use crate::incremental::{
-    PROCESSES, Rows, World, first, full, of_snapshot, rebuilding, rows, version,
+    PROCESSES, Rows, World, check_same_tables, first, full, of_snapshot, rebuilding, rows, version,
 };
 use crate::needs::slow;
 
@@ -228,6 +228,11 @@ fn processes_share_the_files_of_a_snapshot() {
     let expected = "tables/nodes-2.parquet: node 0 stands in the table twice";
     assert!(outcome.stderr.contains(expected), "{outcome:?}");
     assert!(!bench.path("out/v4").exists());
+}
+
+#[test]
+fn snapshots_of_several_processes_may_have_tables_of_the_parent() {
+    check_same_tables(&PROCESSES);
 }
 
 /// A mistake that one process finds ends all of them with its message.

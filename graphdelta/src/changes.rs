@@ -148,6 +148,15 @@ pub(crate) struct EdgeChanges {
 }
 
 impl Changes {
+    /// Returns the number of rows of nodes and of edges that change.
+    pub fn counts(&self) -> (usize, usize) {
+        let nodes = self.nodes.iter();
+        let nodes = nodes.map(|of| of.upserts.rows.len() + of.deletes.rows.len());
+        let edges = self.edges.iter();
+        let edges = edges.flat_map(|of| of.upserts.iter().chain(&of.deletes));
+        (nodes.sum(), edges.map(|rows| rows.src.len()).sum())
+    }
+
     /// Reads the changes that tables hold; `graph` is the plan of the tables that are changed.
     ///
     /// # Errors

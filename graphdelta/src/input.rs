@@ -10,7 +10,7 @@ use store::Store;
 
 use crate::{
     After, Changes, DeltaError, KeptGraph, KeptVersions, LabelsOf, Night, Numbers, OfStore,
-    ParentGraph, Reach, ReachPlan, RebuildPlan, Snapshot, reach,
+    ParentGraph, Reach, ReachPlan, RebuildPlan, Snapshot, WholeTables, reach,
 };
 
 /// Tables, changes and parent of a version.
@@ -67,8 +67,8 @@ pub struct NewTables<'a> {
 enum ReadTables {
     /// What has changed, night by night.
     Changes(Vec<Changes>),
-    /// All nodes and edges.
-    Snapshot(Snapshot),
+    /// All nodes and edges, and their files.
+    Snapshot(Snapshot, WholeTables),
 }
 
 /// A graph with the changes applied, and what they reach.
@@ -80,6 +80,8 @@ pub struct Reached {
     pub reach: Reach,
     /// The graph after the changes.
     pub after: After,
+    /// The whole tables that it was read from; none if tables of changes made it.
+    pub tables: Option<WholeTables>,
     /// Fingerprint of a version that keeps the changes.
     kept_as: OnceLock<String>,
 }
@@ -190,7 +192,8 @@ impl<'a> VersionInput<'a> {
         };
         if let Some(tables) = self.snapshot {
             let snapshot = Snapshot::open(tables, self.base, self.graph, of_store)?;
-            return Ok(ReadTables::Snapshot(snapshot));
+            let files = snapshot.tables()?;
+            return Ok(ReadTables::Snapshot(snapshot, files));
         }
         let threads = store.cluster().num_threads();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
@@ -206,15 +209,28 @@ impl ReadTables {
     fn fingerprints(&self) -> Result<Value, DeltaError> {
         match self {
             Self::Changes(nights) => nights.iter().map(Changes::fingerprints).collect(),
-            Self::Snapshot(snapshot) => snapshot.fingerprints(),
+            Self::Snapshot(snapshot, files) => snapshot.fingerprints(files),
         }
     }
 
-    /// Applies what has changed to the nodes and edges of the parent.
-    fn apply(self, numbers: &mut Numbers) -> Result<Vec<Night>, DeltaError> {
+    /// Returns the whole tables; none if they are tables of changes.
+    fn whole(&self) -> Option<&WholeTables> {
+        match self {
+            Self::Changes(_) => None,
+            Self::Snapshot(_, files) => Some(files),
+        }
+    }
+
+    /// Applies what has changed to the nodes and edges of the parent; `parent` are the whole tables
+    /// that these were read from, if they are known.
+    fn apply(
+        self,
+        numbers: &mut Numbers,
+        parent: Option<&WholeTables>,
+    ) -> Result<Vec<Night>, DeltaError> {
         let nights = match self {
             Self::Changes(nights) => nights,
-            Self::Snapshot(snapshot) => vec![snapshot.changes(numbers)?],
+            Self::Snapshot(snapshot, own) => vec![snapshot.changes(numbers, (&own, parent))?],
         };
         nights
             .into_iter()
@@ -254,13 +270,15 @@ impl NewTables<'_> {
         let both = shared.and_then(|shared| Some((shared, shared.of_both(plan, &parent.keep)?)));
         let plan = both.as_ref().map_or(plan, |(_, of_both)| of_both);
         let mut numbers = Numbers::of(store, self.input.graph, parent.overlay)?;
-        let nights = read.apply(&mut numbers)?;
+        let tables = read.whole().cloned();
+        let nights = read.apply(&mut numbers, parent.tables.as_ref())?;
         let numbers = Arc::new(numbers);
         let (reach, overlay) = reach(&numbers, nights, &parent.out, plan)?;
         let reached = Arc::new(Reached {
             after: After::new(&numbers, overlay),
             numbers,
             reach,
+            tables,
             kept_as: OnceLock::new(),
         });
         if let Some((with_later, _)) = both {

@@ -16,7 +16,7 @@ use serde_json::Value;
 use store::arrow_file::{self, append, map_batches};
 use store::{Store, StoreCause, StoreError};
 
-use crate::{DeltaError, OutEdges, Overlay, Parent};
+use crate::{DeltaError, OutEdges, Overlay, Parent, WholeTables};
 
 /// Name of the directory of kept versions in the working directory.
 const VERSIONS: &str = "versions";
@@ -77,6 +77,9 @@ pub struct VersionRecord<R> {
     pub nodes_of_earlier: Vec<FileEntry>,
     /// In-edges of a node that its changes of the graph hold; none if it has no changes.
     pub overlay: Option<Vec<usize>>,
+    /// The whole tables that its graph was read from; none if tables of changes made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tables: Option<WholeTables>,
     /// What the stage keeps besides.
     #[serde(flatten)]
     pub of_stage: R,
@@ -93,6 +96,8 @@ pub struct ParentGraph {
     pub keep: Vec<usize>,
     /// What changes have made of the store.
     pub overlay: Overlay,
+    /// The whole tables that it was read from, if they are known.
+    pub tables: Option<WholeTables>,
     /// Equal for graphs of the same nodes, features and in-edges.
     pub identity: String,
     /// The out-edges of the store.
@@ -121,6 +126,7 @@ impl<R> VersionRecord<R> {
             nodes: None,
             nodes_of_earlier: Vec::new(),
             overlay: None,
+            tables: None,
             of_stage,
         }
     }
@@ -397,6 +403,7 @@ impl KeptVersions {
             out: self.out_edges(store, &keep)?,
             keep,
             overlay,
+            tables: record.tables.clone(),
         })
     }
 

@@ -27,6 +27,7 @@ mod snapshot;
 mod trace;
 mod walk;
 mod walked;
+mod whole_tables;
 mod work;
 
 pub use after::After;
@@ -46,4 +47,5 @@ pub use reach::{ChangedInEdges, Degrees, Reach, ReachPlan, reach};
 pub use rebuilt::{Base, KeptGraph, NewStore, RebuildPlan};
 pub use replaced::{GoneRow, KeptRowsOf, Replaced};
 pub use snapshot::Snapshot;
+pub use whole_tables::WholeTables;
 pub use work::Work;

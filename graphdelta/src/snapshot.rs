@@ -19,10 +19,11 @@ use serde::{Deserialize, Serialize};
 use store::read_pairs;
 
 use crate::changes::{
-    Changes, EdgeTable, NodeChanges, NodeList, NodeTable, OfStore, PairChanges, columns_as_stored,
-    first_gap, no_table_of_pairs, relation_idx, type_idx, unknown_pairs,
+    Changes, EdgeChanges, EdgeTable, NodeChanges, NodeList, NodeTable, OfStore, PairChanges,
+    columns_as_stored, first_gap, no_table_of_pairs, relation_idx, type_idx, unknown_pairs,
 };
 use crate::numbers::{Numbers, TargetRow, relation_of_pairs, row_error, tables_of_pairs};
+use crate::whole_tables::{SameTables, WholeTables};
 use crate::{DeltaError, is_own_part};
 
 use known::Known;
@@ -147,28 +148,47 @@ impl Snapshot {
         })
     }
 
-    /// Returns fingerprints of the tables.
+    /// Returns fingerprints of the files of nodes and edges; reads each file once.
     ///
     /// # Errors
     ///
     /// If a file cannot be read.
-    pub fn fingerprints(&self) -> Result<serde_json::Value, DeltaError> {
+    pub fn tables(&self) -> Result<WholeTables, DeltaError> {
         let nodes = self.nodes.iter().map(|of| of.plan.fingerprint());
         let edges = self.edges.iter().map(|of| of.plan.fingerprint());
+        Ok(WholeTables {
+            nodes: nodes.collect::<Result<_, _>>()?,
+            edges: edges.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Returns fingerprints of all tables; `tables` are those of nodes and edges.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub fn fingerprints(&self, tables: &WholeTables) -> Result<serde_json::Value, DeltaError> {
         // Pairs that are edges have no files of their own.
-        let pairs = self.pairs.iter();
-        let pairs = pairs.filter_map(|of| of.fingerprint().transpose());
-        let all: Vec<String> = nodes.chain(edges).chain(pairs).collect::<Result<_, _>>()?;
-        Ok(serde_json::json!({ "snapshot": all }))
+        let pairs = self.pairs.as_ref().map(|of| of.fingerprint());
+        let pairs = pairs.transpose()?.flatten();
+        let all = tables.nodes.iter().chain(&tables.edges).chain(&pairs);
+        Ok(serde_json::json!({ "snapshot": all.collect::<Vec<_>>() }))
     }
 
     /// Finds what has changed since the graph of `numbers`, which no changes were applied to yet.
+    /// `own` are the tables of the snapshot, `parent` those that the graph was read from, if they
+    /// are known: a table with the same files is not compared.
     ///
     /// # Errors
     ///
     /// If a value is not allowed, a node stands twice, or an edge has an end that is no node: names
     /// file, column and row.
-    pub fn changes(&self, numbers: &Numbers) -> Result<Changes, DeltaError> {
+    pub fn changes(
+        &self,
+        numbers: &Numbers,
+        (own, parent): (&WholeTables, Option<&WholeTables>),
+    ) -> Result<Changes, DeltaError> {
+        let same = all_find_same(numbers.store().cluster(), own.same_as(parent))?;
         let threads = numbers.store().cluster().num_threads();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let pool = pool.map_err(DeltaError::Threads)?;
@@ -177,20 +197,31 @@ impl Snapshot {
             let under_key =
                 |e: DeltaError, of_type: &OfType| e.under_key(OF_SNAPSHOT, "nodes", &of_type.name);
             let types = self.nodes.iter().enumerate();
-            let read = types.map(|(type_idx, of_type)| {
-                let read = of_type.read(type_idx, &known);
-                read.map_err(|e| under_key(e, of_type))
+            let read = types.map(|(type_idx, of_type)| match same.nodes[type_idx] {
+                true => {
+                    known.mark_all_present(type_idx);
+                    Ok(Found::new())
+                }
+                false => {
+                    let read = of_type.read(type_idx, &known);
+                    read.map_err(|e| under_key(e, of_type))
+                }
             });
             let read = read.collect::<Result<Vec<_>, _>>()?;
             self.join_present(&known)?;
             let of_types = self.nodes.iter().zip(read).enumerate();
-            let nodes = of_types.map(|(type_idx, (of_type, own))| {
-                let changed = of_type.changes(type_idx, own, &mut known);
+            let nodes = of_types.map(|(type_idx, (of_type, found))| {
+                let changed = of_type.changes(type_idx, found, &mut known);
                 changed.map_err(|e| under_key(e, of_type))
             });
-            let nodes = nodes.collect::<Result<_, _>>()?;
-            let tables = self.edges.iter();
-            let edges = tables.map(|of_table| {
+            let nodes = nodes.collect::<Result<Vec<NodeChanges>, _>>()?;
+            let edges = self.edges.iter().zip(&same.edges).map(|(of_table, same)| {
+                let ends = &numbers.store().meta().graph.relations[of_table.relation];
+                let is_gone = |type_idx: usize| !nodes[type_idx].deletes.ids.is_empty();
+                // An edge may have an end that is gone.
+                if *same && !is_gone(ends.from) && !is_gone(ends.to) {
+                    return Ok(of_table.unchanged());
+                }
                 let changed = edges::changes(of_table.relation, &of_table.plan, &known);
                 changed.map_err(|e| e.under_key(OF_SNAPSHOT, "edges", &of_table.name))
             });
@@ -273,6 +304,24 @@ fn open_pairs(
         None => DeltaError::from(e).under_key(OF_SNAPSHOT, "pairs", ""),
     };
     Ok(Some(Box::new(pairs.with_table(ends).map_err(named)?)))
+}
+
+/// Returns which tables all processes have found to have the files of the parent's.
+fn all_find_same(cluster: &Cluster, own: SameTables) -> Result<SameTables, DeltaError> {
+    let all = tell_all(cluster, vec![(cluster.process(), own.clone())])?;
+    Ok(all.iter().fold(own, SameTables::and))
+}
+
+impl OfTable {
+    /// Returns that nothing has changed.
+    fn unchanged(&self) -> EdgeChanges {
+        EdgeChanges {
+            relation: self.relation,
+            plan: Arc::clone(&self.plan),
+            upserts: Vec::new(),
+            deletes: Vec::new(),
+        }
+    }
 }
 
 impl OfType {

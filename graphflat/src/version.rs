@@ -15,8 +15,8 @@ use cluster::{gather_processes, open_output};
 use graphdelta::{
     After, Changes, Degrees, DeltaError, GoneRow, KeptGraph, KeptRowsOf, KeptVersions, LabelsOf,
     NewTables, NoRows, OfStore, Parent, ReachPlan, Reached, RebuildPlan, Snapshot, VersionInput,
-    VersionRecord, fetch_kept, find_kept, finish_version, finished_version, is_own_part,
-    join_parts, named_parent, write_nodes,
+    VersionRecord, WholeTables, fetch_kept, find_kept, finish_version, finished_version,
+    is_own_part, join_parts, named_parent, write_nodes,
 };
 use hashbrown::HashMap;
 use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
@@ -222,6 +222,7 @@ impl KeepFull {
         let of_plan = kept_plan(plan, store)?;
         let record = VersionRecord {
             nodes: Some(write_nodes(&dir, &nodes)?),
+            tables: WholeTables::of_store(store),
             ..VersionRecord::new(store, &of_plan, NoRows::default())
         };
         self.versions.finish(fingerprint, &record)?;
@@ -672,6 +673,7 @@ impl<'a> Prepared<'a> {
             nodes: Some(write_nodes(dir, &graph.numbers_of(written))?),
             base: graph.base,
             overlay: Some(self.keep.clone()),
+            tables: self.changed.tables.clone(),
             ..VersionRecord::new(store, &of_plan, NoRows::default())
         };
         versions.finish(fingerprint, &record)?;

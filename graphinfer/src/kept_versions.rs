@@ -6,7 +6,9 @@ use crate::identity::kept_plan;
 use crate::kept_rows::KeptRows;
 use crate::rows::RowRecord;
 use cluster::gather_processes;
-use graphdelta::{KeptVersions, NewStore, Reached, RebuildPlan, VersionRecord, link, write_nodes};
+use graphdelta::{
+    KeptVersions, NewStore, Reached, RebuildPlan, VersionRecord, WholeTables, link, write_nodes,
+};
 use schemas::{FileEntry, Manifest, NodeIdx};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -42,6 +44,8 @@ pub(crate) struct FullVersion<'a> {
     pub(crate) parent: String,
     /// In-edges of a node that the overlay of the next version has at most.
     pub(crate) keep: Vec<usize>,
+    /// The whole tables that its graph was read from; none if tables of changes made it.
+    pub(crate) tables: Option<WholeTables>,
     /// The manifest, without parts and the report of the rounds.
     pub(crate) manifest: Manifest,
 }
@@ -123,11 +127,15 @@ impl Keeping<'_> {
             nodes: nodes.map(|nodes| write_nodes(&dir, nodes)).transpose()?,
             ..VersionRecord::new(store, &kept_plan(plan), of_stage)
         };
-        if let Self::Version(of) = self {
-            of.new.keep_in(versions, &dir, &of.keep)?;
-            record.parent = Some(of.parent.clone());
-            record.overlay = Some(of.keep.clone());
-        }
+        record.tables = match self {
+            Self::Version(of) => {
+                of.new.keep_in(versions, &dir, &of.keep)?;
+                record.parent = Some(of.parent.clone());
+                record.overlay = Some(of.keep.clone());
+                of.tables.clone()
+            }
+            _ => WholeTables::of_store(store),
+        };
         versions.finish(fingerprint, &record)?;
         gather_processes(store.cluster(), ())?;
         Ok(())
@@ -167,6 +175,7 @@ pub(crate) fn keep(
         nodes: Some(write_nodes(&dir, &graph.numbers_of(version.nodes))?),
         nodes_of_earlier: graph.write_earlier(&dir, earlier, &gone, store)?,
         overlay: Some(version.keep.to_vec()),
+        tables: version.reached.tables.clone(),
         base: graph.base,
         ..VersionRecord::new(store, version.plan, of_stage)
     };

@@ -364,8 +364,11 @@ impl Prepared {
             Opened::Done(found) => return Ok(*found),
             Opened::Open(output) => output,
         };
+        let reached = Arc::clone(&self.reached);
         self.write(kept, (&output, versions, rebuild), &mut manifest)?;
         finish_version(&cluster, output, &manifest)?;
+        // Freeing its many lists takes a while, and the job does not wait for it.
+        drop(std::thread::Builder::new().spawn(move || drop(reached)));
         Ok(manifest)
     }
 
@@ -402,6 +405,7 @@ impl Prepared {
             },
             parent: self.parent.manifest.fingerprint,
             keep: self.keep,
+            tables: self.reached.tables.clone(),
         };
         // The rounds need the memory.
         after.store().release();

@@ -216,6 +216,17 @@ impl StoreMeta {
         }
     }
 
+    /// Returns the fingerprint of the files of a table of `kind`, `nodes` or `edges`; none if there is
+    /// no such table: a reverse relation has none of its own.
+    pub fn files_fingerprint(&self, kind: &str, name: &str) -> Option<&str> {
+        let tables = &self.input[kind];
+        let table = match self.graph.is_typed() {
+            true => &tables[name],
+            false => tables,
+        };
+        table["files"].as_str()
+    }
+
     /// Returns a fingerprint of the tables, seed and sampling, whatever changes the store holds.
     pub fn tables_fingerprint(&self) -> String {
         edges_fingerprint(self.version, &self.input, (self.sampling, self.seed))

@@ -62,16 +62,12 @@ struct InEdge {
     row: u32,
 }
 
-/// The in-edges of a piece.
-struct Piece {
+/// The in-edges of a piece, each as a key that starts with its source.
+struct Piece<K> {
     /// By destination, in the order of places: where its in-edges start.
     starts: Vec<usize>,
-    /// Source and position in `places` of each in-edge, in one integer, which sorts faster than a
-    /// pair; of each destination they are ascending. Parallel edges come in the order of their
-    /// rows, as the store ranks them.
-    keys: Vec<u64>,
-    /// Unit and row of each in-edge, in their order; empty if edges have no values.
-    places: Vec<(u32, u32)>,
+    /// Of each destination they are ascending.
+    keys: Vec<K>,
 }
 
 /// What has changed in a piece.
@@ -163,27 +159,25 @@ impl Columns {
     }
 }
 
-impl Piece {
-    /// Returns the in-edge of a key.
-    fn edge(&self, key: u64) -> InEdge {
-        let place = usize::try_from(key & u64::from(u32::MAX)).expect("32 bits");
-        let (unit, row) = self.places.get(place).copied().unwrap_or_default();
-        InEdge {
-            src: src_of(key),
-            unit,
-            row,
-        }
+impl<K> Piece<K> {
+    /// Returns the keys of a destination.
+    fn of(&self, at: usize) -> &[K] {
+        &self.keys[self.starts[at]..self.starts[at + 1]]
     }
 }
 
-/// Returns the source in a key.
-fn src_of(key: u64) -> NodeIdx {
-    NodeIdx::from_raw(u32::try_from(key >> 32).expect("32 bits"))
+/// Returns source and position in a key.
+fn parts_of(key: u64) -> (NodeIdx, usize) {
+    let half = |of: u64| u32::try_from(of & u64::from(u32::MAX)).expect("32 bits");
+    (NodeIdx::from_raw(half(key >> 32)), half(key) as usize)
 }
 
 /// Tells whether ascending sources are those of two ascending lists, which have none in common.
-fn are_merged(sources: impl Iterator<Item = NodeIdx>, [mut a, mut b]: [&[NodeIdx]; 2]) -> bool {
-    for src in sources {
+fn are_merged(sources: &[NodeIdx], [mut a, mut b]: [&[NodeIdx]; 2]) -> bool {
+    if b.is_empty() {
+        return sources == a;
+    }
+    for &src in sources {
         let list = if a.first() == Some(&src) {
             &mut a
         } else {
@@ -354,8 +348,13 @@ impl Table<'_> {
         own.0.to_bits() == weight.to_bits() && has_bits(own.1, feature)
     }
 
-    /// Gathers the in-edges of a piece.
-    fn gather(&self, piece: usize, units: &[UnitEdges]) -> Piece {
+    /// Gathers the in-edges of a piece; `key` is called for each, by unit and row.
+    fn gather<K: Copy + Default + Ord>(
+        &self,
+        piece: usize,
+        units: &[UnitEdges],
+        mut key: impl FnMut(InEdge) -> K,
+    ) -> Piece<K> {
         let (first, num_nodes) = (piece * self.piece_nodes, self.piece_nodes);
         let mut starts = vec![0; num_nodes + 1];
         for unit in units {
@@ -365,47 +364,79 @@ impl Table<'_> {
             starts[at + 1] += starts[at];
         }
         let mut next = starts.clone();
-        let (mut keys, mut places) = (vec![0; starts[num_nodes]], Vec::new());
+        let mut keys = vec![K::default(); starts[num_nodes]];
         for (number, unit) in units.iter().enumerate() {
             unit.visit(piece, number, |place, edge| {
                 let next: &mut usize = &mut next[place - first];
-                let at = u32::try_from(places.len()).expect("a piece has below 2^32 edges");
-                keys[*next] = u64::from(edge.src.raw()) << 32 | u64::from(at);
+                keys[*next] = key(edge);
                 *next += 1;
-                places.extend(self.has_values.then_some((edge.unit, edge.row)));
             });
         }
         for of_dst in starts.windows(2) {
             keys[of_dst[0]..of_dst[1]].sort_unstable();
         }
-        Piece {
-            starts,
-            keys,
-            places,
-        }
+        Piece { starts, keys }
     }
 
     /// Compares the in-edges of the destinations of a piece.
     fn compare(&self, piece: usize, units: &[UnitEdges]) -> Changed {
-        let first = piece * self.piece_nodes;
-        let gathered = self.gather(piece, units);
+        match self.has_values {
+            true => self.compare_values(piece, units),
+            false => self.compare_sources(piece, units),
+        }
+    }
+
+    /// Compares in-edges that have no values: their sources suffice.
+    fn compare_sources(&self, piece: usize, units: &[UnitEdges]) -> Changed {
+        let gathered = self.gather(piece, units, |edge| edge.src);
         let draws = Draws::new(self.known.numbers(), self.relation, 0);
         let (mut changed, mut own) = (Changed::default(), Vec::new());
-        for at in 0..self.piece_nodes.min(self.known.end() - first) {
-            let dst = self.known.at_place(first + at);
-            let keys = &gathered.keys[gathered.starts[at]..gathered.starts[at + 1]];
-            let sources = || keys.iter().map(|&key| src_of(key));
-            if !self.has_values
-                && let Some(stored) = draws.unedited(dst)
-                && are_merged(sources(), stored)
-            {
+        for (at, dst) in self.destinations(piece).enumerate() {
+            let sources = gathered.of(at);
+            let stored = draws.unedited(dst);
+            if stored.is_some_and(|stored| are_merged(sources, stored)) {
                 continue;
             }
             own.clear();
-            own.extend(keys.iter().map(|&key| gathered.edge(key)));
+            own.extend(sources.iter().map(|&src| InEdge {
+                src,
+                unit: 0,
+                row: 0,
+            }));
             self.compare_node((dst, &own), units, (&draws, &mut changed));
         }
         changed
+    }
+
+    /// Compares in-edges with their values.
+    fn compare_values(&self, piece: usize, units: &[UnitEdges]) -> Changed {
+        // Source and position in one integer, which sorts faster than a pair: parallel edges come in
+        // the order of their rows, as the store ranks them.
+        let mut edges = Vec::new();
+        let gathered = self.gather(piece, units, |edge| {
+            let at = u32::try_from(edges.len()).expect("a piece has below 2^32 edges");
+            edges.push((edge.unit, edge.row));
+            u64::from(edge.src.raw()) << 32 | u64::from(at)
+        });
+        let draws = Draws::new(self.known.numbers(), self.relation, 0);
+        let (mut changed, mut own) = (Changed::default(), Vec::new());
+        for (at, dst) in self.destinations(piece).enumerate() {
+            own.clear();
+            own.extend(gathered.of(at).iter().map(|&key| {
+                let (src, place) = parts_of(key);
+                let (unit, row) = edges[place];
+                InEdge { src, unit, row }
+            }));
+            self.compare_node((dst, &own), units, (&draws, &mut changed));
+        }
+        changed
+    }
+
+    /// Lists the destinations of a piece.
+    fn destinations(&self, piece: usize) -> impl Iterator<Item = NodeIdx> {
+        let first = piece * self.piece_nodes;
+        let end = self.known.end().min(first + self.piece_nodes);
+        (first..end).map(|place| self.known.at_place(place))
     }
 
     /// Compares the sorted in-edges of a node.

@@ -198,6 +198,16 @@ impl<'a> Known<'a> {
         before & bit == 0
     }
 
+    /// Marks all nodes of a type that the parent has. Of several processes, the first one does: the
+    /// others learn it as that of any other node.
+    pub(super) fn mark_all_present(&self, type_idx: usize) {
+        if self.numbers.store().cluster().leads() {
+            self.of_parent(type_idx).for_each(|node| {
+                self.mark_present(node);
+            });
+        }
+    }
+
     /// Marks the nodes that other processes have marked. Returns a node of the parent that this
     /// process and one before it have both marked, if there is one.
     ///
@@ -241,10 +251,16 @@ impl<'a> Known<'a> {
 
     /// Lists the nodes of a type that the parent has and the snapshot has not.
     pub(super) fn gone(&self, type_idx: usize) -> impl Iterator<Item = NodeIdx> + '_ {
+        self.of_parent(type_idx)
+            .filter(|&node| !self.is_present(node))
+    }
+
+    /// Lists the nodes of a type that the parent has.
+    fn of_parent(&self, type_idx: usize) -> impl Iterator<Item = NodeIdx> + '_ {
         let stored = self.numbers.stored_of_type(type_idx);
         let stored = (stored.start.index()..stored.end.index()).map(NodeIdx::from_index);
         let added = (self.numbers.num_stored()..self.end).map(NodeIdx::from_index);
         let all = stored.chain(added.filter(move |&node| self.numbers.type_of(node) == type_idx));
-        all.filter(|&node| !self.is_present(node) && !self.numbers.is_removed(node))
+        all.filter(|&node| !self.numbers.is_removed(node))
     }
 }

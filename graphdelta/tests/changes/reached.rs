@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use graphdelta::{
     After, Changes, Degrees, KeptVersions, Night, Numbers, OfStore, OutEdges, Overlay, Reach,
-    ReachPlan, RebuildPlan, Snapshot as Whole, reach,
+    ReachPlan, RebuildPlan, Snapshot as Whole, WholeTables, reach,
 };
 use schemas::{ChangesSpec, GraphPlan, NodeIdx, Sampling, error_chain};
 use store::{Store, open_rebuilt};
@@ -147,11 +147,30 @@ impl Case<'_> {
         nights.collect()
     }
 
-    /// Applies what a snapshot has changed.
-    fn hold(&self, tables: &ChangesSpec, numbers: &mut Numbers) -> Vec<Night> {
+    /// Opens a snapshot.
+    fn open(&self, tables: &ChangesSpec) -> Whole {
         let of_store = OfStore::plain(self.sampling);
-        let whole = Whole::open(tables, self.dir, &self.graph, of_store).unwrap();
-        let changes = whole.changes(numbers).unwrap();
+        Whole::open(tables, self.dir, &self.graph, of_store).unwrap()
+    }
+
+    /// Returns the tables of a version, or of the store before the first one.
+    fn tables(&self, of: &Version, store: &Store) -> Option<WholeTables> {
+        match of.nights[..] {
+            [] => WholeTables::of_store(store),
+            _ => Some(self.open(&of.whole).tables().unwrap()),
+        }
+    }
+
+    /// Applies what a snapshot has changed since the one of the parent.
+    fn hold(
+        &self,
+        (tables, parent): (&ChangesSpec, &Option<WholeTables>),
+        numbers: &mut Numbers,
+    ) -> Vec<Night> {
+        let whole = self.open(tables);
+        let files = whole.tables().unwrap();
+        let changes = whole.changes(numbers, (&files, parent.as_ref()));
+        let changes = changes.unwrap();
         vec![numbers.apply(changes).unwrap()]
     }
 
@@ -290,7 +309,8 @@ fn check(shape: &Shape, seed: u64) {
         for (at, pair) in versions.windows(2).enumerate() {
             let nights: Vec<&ChangesSpec> = pair[1].nights.iter().collect();
             let both = (&pair[0], &pair[1]);
-            let whole = |numbers: &mut Numbers| case.hold(&pair[1].whole, numbers);
+            let parent = case.tables(&pair[0], &store);
+            let whole = |numbers: &mut Numbers| case.hold((&pair[1].whole, &parent), numbers);
             case.check(opened, (overlay.clone(), whole), both, &what);
             let changes = |numbers: &mut Numbers| case.apply(&nights, numbers);
             let changed = case.check(opened, (overlay, changes), both, &what);
@@ -367,6 +387,53 @@ fn no_change_reaches_nothing() {
     let (found, _) = reach(&numbers, Vec::new(), &out, &plan).unwrap();
     assert!(found.in_edges.is_empty());
     assert!(found.hops.iter().chain(&found.layers).all(Vec::is_empty));
+}
+
+#[test]
+fn tables_with_the_files_of_the_parent_are_not_compared() {
+    for shape in [Shape::untyped(true), Shape::typed()] {
+        let (mut draw, keep) = (Draw(7), vec![2; shape.relations().len()]);
+        let dir = tempfile::tempdir().unwrap();
+        let base = shape.draw(&mut draw);
+        let before = shape.write_whole(&base, dir.path());
+        let case = Case {
+            graph: shape.write(&base, dir.path()),
+            shape: &shape,
+            dir: dir.path(),
+            plan: draw_plan(keep.len(), &mut draw),
+            sampling: Sampling::Uniform,
+        };
+        let store = dir.path().join("store");
+        let store = build(&case.graph, &store, (case.sampling, &keep), 2);
+        let of_store = WholeTables::of_store(&store).unwrap();
+        assert_eq!(of_store, case.open(&before).tables().unwrap());
+        let mut after = base.clone();
+        *after.nodes[0].first_entry().unwrap().get_mut() += 0.5;
+        after.edges[0].remove(0);
+        let numbers = || Numbers::of(&store, &case.graph, Overlay::default()).unwrap();
+        let write = |of: &Snapshot, name: &str| {
+            let tables = shape.write_whole(of, &dir.path().join(name));
+            let whole = case.open(&tables);
+            (whole.tables().unwrap(), whole)
+        };
+        let (files, whole) = write(&after, "after");
+        let found = |parent: Option<&WholeTables>| {
+            let changes = whole.changes(&numbers(), (&files, parent)).unwrap();
+            changes.counts()
+        };
+        assert_eq!(found(None), (1, 1));
+        assert_eq!(found(Some(&of_store)), (1, 1));
+        // As if the parent had these files.
+        assert_eq!(found(Some(&files)), (0, 0));
+        // An edge of a table that stays may lead to a node that is gone.
+        let ends: BTreeSet<i64> = base.edges[0].iter().map(|edge| edge.src).collect();
+        let mut without = base.clone();
+        without.nodes[0].remove(ends.first().unwrap());
+        let (of_rest, rest) = write(&without, "without");
+        let changes = rest.changes(&numbers(), (&of_rest, Some(&of_store)));
+        let error = error_chain(&changes.unwrap_err());
+        assert!(error.contains("no node has the id"), "{error}");
+    }
 }
 
 #[test]
