@@ -1,6 +1,7 @@
 //! Numbers nodes and edges of changes: new nodes get numbers after those of the store.
 
 mod pairs;
+mod run;
 mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,12 +26,15 @@ use crate::in_edges::has_bits;
 use pairs::OfPairs;
 
 pub(crate) use pairs::{PairEnds, PairRow, relation_of_pairs, tables_of_pairs};
+pub(crate) use run::Run;
 pub(crate) use targets::TargetRow;
 
 /// The nodes of a store, and those that changes have added or removed since.
 #[derive(Clone, Debug)]
 pub struct Numbers {
     store: Store,
+    /// By type, the nodes of the store if their ids are integers without gaps.
+    runs: Vec<Option<Run>>,
     /// The version that is changed.
     parent: Arc<Overlay>,
     /// Features of nodes that were added or replaced since the store was built.
@@ -116,8 +120,10 @@ impl Numbers {
             };
             relations.position(is_reverse)
         };
+        let types = 0..store.placement().num_types();
         let mut numbers = Self {
             store: store.clone(),
+            runs: types.map(|type_idx| Run::of(store, type_idx)).collect(),
             inputs: parent.inputs.clone(),
             targets: parent.targets.clone(),
             relabelled: BTreeSet::new(),
@@ -282,11 +288,19 @@ impl Numbers {
     pub(crate) fn hash(&self, node: NodeIdx) -> u64 {
         match self.added(node) {
             Some(added) => added.hash,
-            None => {
-                let (ids, row) = self.stored_id(node);
-                ids.hash(row)
-            }
+            None => match &self.runs[self.placement().type_of(node)] {
+                Some(run) => run.hash(node),
+                None => {
+                    let (ids, row) = self.stored_id(node);
+                    ids.hash(row)
+                }
+            },
         }
+    }
+
+    /// Returns the nodes of a type in the store if their ids are integers without gaps.
+    pub(crate) fn run(&self, type_idx: usize) -> Option<&Run> {
+        self.runs[type_idx].as_ref()
     }
 
     /// Returns a key by which nodes of one type compare as their ids do.
@@ -333,6 +347,15 @@ impl Numbers {
 
     /// Finds a node, removed or not.
     fn find(&self, type_idx: usize, ids: &Ids, row: usize) -> Option<NodeIdx> {
+        let stored = match self.run(type_idx) {
+            Some(run) => run.find(ids, row),
+            None => self.search(type_idx, ids, row),
+        };
+        stored.or_else(|| self.find_added(type_idx, ids, row))
+    }
+
+    /// Searches the ids of the store's nodes.
+    fn search(&self, type_idx: usize, ids: &Ids, row: usize) -> Option<NodeIdx> {
         let range = self.placement().type_range(type_idx);
         let (mut low, mut high) = (range.start.raw(), range.end.raw());
         // Integer ids with few gaps are near the place that the first guess gives.
@@ -348,7 +371,7 @@ impl Numbers {
                 std::cmp::Ordering::Greater => high = middle,
             }
         }
-        self.find_added(type_idx, ids, row)
+        None
     }
 
     /// Finds a node that the store does not have, removed or not.

@@ -328,7 +328,7 @@ impl OfType {
     /// Finds the nodes that are new or differ, in the units that this process reads.
     fn read(&self, type_idx: usize, known: &Known<'_>) -> Result<Found<ChangedRows>, DeltaError> {
         let cluster = known.numbers().store().cluster();
-        per_unit(cluster, self.plan.units(), |unit| {
+        per_unit(cluster, self.plan.units(), |(): &mut (), unit| {
             self.changed_rows(type_idx, unit, known)
         })
     }
@@ -468,19 +468,22 @@ fn own_units<'a>(
 }
 
 /// Runs `work` on the units of a table that this process reads, on all threads; returns the results
-/// in their order.
+/// in their order. `work` gets scratch memory that some units use one after the other.
 ///
 /// # Errors
 ///
 /// The error of the first unit that fails.
-fn per_unit<T: Send>(
+fn per_unit<T: Send, S: Default + Send>(
     cluster: &Cluster,
     units: &[Unit],
-    work: impl Fn(&Unit) -> Result<T, DeltaError> + Send + Sync,
+    work: impl Fn(&mut S, &Unit) -> Result<T, DeltaError> + Send + Sync,
 ) -> Result<Found<T>, DeltaError> {
     let own: Vec<(usize, &Unit)> = own_units(cluster, units).collect();
     // Collects all results first, so that the error of the first unit is returned.
-    let done = own.into_par_iter().map(|(at, unit)| Ok((at, work(unit)?)));
+    let done = own.into_par_iter();
+    let done = done.map_init(S::default, |scratch, (at, unit)| {
+        Ok((at, work(scratch, unit)?))
+    });
     let done: Vec<Result<(usize, T), DeltaError>> = done.collect();
     done.into_iter().collect()
 }

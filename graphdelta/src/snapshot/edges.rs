@@ -104,7 +104,7 @@ pub(super) fn changes(
         piece_nodes,
         num_pieces: known.end().div_ceil(piece_nodes),
     };
-    let read = per_unit(cluster, plan.units(), |unit| table.read(unit))?;
+    let read = per_unit(cluster, plan.units(), |ends, unit| table.read(unit, ends))?;
     let dim = plan.feature_dim().unwrap_or(0);
     let of_process = move |process: usize, unit: &UnitEdges| {
         unit.only(dim, |piece| piece % processes == process)
@@ -172,11 +172,28 @@ fn parts_of(key: u64) -> (NodeIdx, usize) {
     (NodeIdx::from_raw(half(key >> 32)), half(key) as usize)
 }
 
+/// Calls `visit` with each source of which two ascending lists have not as many, and how many the
+/// first one has.
+fn differences(new: &[NodeIdx], old: &[NodeIdx], mut visit: impl FnMut(NodeIdx, usize)) {
+    let count = |list: &[NodeIdx], src| list.iter().take_while(|of| **of == src).count();
+    let (mut at, mut at_old) = (0, 0);
+    loop {
+        let both = new[at..].iter().zip(&old[at_old..]);
+        let same = both.take_while(|(of, before)| of == before).count();
+        (at, at_old) = (at + same, at_old + same);
+        let next = [new.get(at), old.get(at_old)];
+        let Some(&src) = next.into_iter().flatten().min() else {
+            return;
+        };
+        let before = new[..at].iter().rev().take_while(|of| **of == src).count();
+        let rest = count(&new[at..], src);
+        visit(src, before + rest);
+        (at, at_old) = (at + rest, at_old + count(&old[at_old..], src));
+    }
+}
+
 /// Tells whether ascending sources are those of two ascending lists, which have none in common.
 fn are_merged(sources: &[NodeIdx], [mut a, mut b]: [&[NodeIdx]; 2]) -> bool {
-    if b.is_empty() {
-        return sources == a;
-    }
     for &src in sources {
         let list = if a.first() == Some(&src) {
             &mut a
@@ -271,11 +288,15 @@ impl UnitEdges {
 }
 
 impl Table<'_> {
-    /// Reads the rows of a unit.
-    fn read(&self, unit: &Unit) -> Result<UnitEdges, DeltaError> {
-        let (mut in_edges, mut of_rows) =
-            (Vec::with_capacity(unit.num_rows_reserved()), Vec::new());
-        let (mut weight, mut feature) = (Vec::new(), Vec::new());
+    /// Reads the rows of a unit; `in_edges` is scratch memory.
+    fn read(
+        &self,
+        unit: &Unit,
+        in_edges: &mut Vec<(u32, NodeIdx)>,
+    ) -> Result<UnitEdges, DeltaError> {
+        in_edges.clear();
+        in_edges.reserve(unit.num_rows_reserved());
+        let (mut of_rows, mut weight, mut feature) = (Vec::new(), Vec::new(), Vec::new());
         let place = |node| narrow(self.known.place(node));
         let mut row = 0;
         for batch in self.plan.batches(unit)? {
@@ -295,7 +316,7 @@ impl Table<'_> {
         Ok(UnitEdges {
             weight,
             feature,
-            ..UnitEdges::sorted(&in_edges, &of_rows, self)
+            ..UnitEdges::sorted(in_edges, &of_rows, self)
         })
     }
 
@@ -393,17 +414,23 @@ impl Table<'_> {
         let (mut changed, mut own) = (Changed::default(), Vec::new());
         for (at, dst) in self.destinations(piece).enumerate() {
             let sources = gathered.of(at);
-            let stored = draws.unedited(dst);
-            if stored.is_some_and(|stored| are_merged(sources, stored)) {
-                continue;
-            }
-            own.clear();
-            own.extend(sources.iter().map(|&src| InEdge {
+            let edge = |src| InEdge {
                 src,
                 unit: 0,
                 row: 0,
-            }));
-            self.compare_node((dst, &own), units, (&draws, &mut changed));
+            };
+            match draws.unedited(dst) {
+                Some([stored, []]) => differences(sources, stored, |src, count| {
+                    let new = std::iter::repeat_n(edge(src), count);
+                    self.push_changed((dst, src), new, &mut changed);
+                }),
+                Some(stored) if are_merged(sources, stored) => {}
+                _ => {
+                    own.clear();
+                    own.extend(sources.iter().map(|&src| edge(src)));
+                    self.compare_node((dst, &own), units, (&draws, &mut changed));
+                }
+            }
         }
         changed
     }
@@ -477,17 +504,30 @@ impl Table<'_> {
             let same = |(of, &(_, place, weight)): (&InEdge, &(NodeIdx, usize, f32))| {
                 self.has_values(of, units, (weight, &features[place * dim..][..dim]))
             };
-            let is_same = num_new == num_old && new.iter().zip(before).all(same);
-            // Without direction, an edge is an in-edge of both ends, and a self-loop is one twice.
-            let is_undirected = self.plan.undirected();
-            if is_same || (is_undirected && dst < src) {
-                continue;
+            if !(num_new == num_old && new.iter().zip(before).all(same)) {
+                self.push_changed((dst, src), new.iter().copied(), changed);
             }
-            let step = if is_undirected && dst == src { 2 } else { 1 };
-            let rows = new.iter().step_by(step);
-            changed.upserts.extend(rows.map(|&of| (dst, of)));
-            changed.deletes.extend(new.is_empty().then_some((dst, src)));
         }
+    }
+
+    /// Notes that the edges from `src` to `dst` are now `new`.
+    fn push_changed(
+        &self,
+        (dst, src): (NodeIdx, NodeIdx),
+        new: impl ExactSizeIterator<Item = InEdge>,
+        changed: &mut Changed,
+    ) {
+        // Without direction, an edge is an in-edge of both ends, and a self-loop is one twice.
+        let is_undirected = self.plan.undirected();
+        if is_undirected && dst < src {
+            return;
+        }
+        changed
+            .deletes
+            .extend((new.len() == 0).then_some((dst, src)));
+        let step = if is_undirected && dst == src { 2 } else { 1 };
+        let rows = new.step_by(step);
+        changed.upserts.extend(rows.map(|of| (dst, of)));
     }
 
     /// Returns the rows of what has changed, without their numbers, by destination.

@@ -11,7 +11,7 @@ use store::{End, FindNodes, MISSING};
 
 use super::shares::tell_all;
 use crate::DeltaError;
-use crate::numbers::{Numbers, id_key};
+use crate::numbers::{Numbers, Run, id_key};
 
 /// Bits of a word.
 const BITS: usize = 64;
@@ -37,31 +37,21 @@ struct OfType {
 
 /// Finds the nodes of one type in the store.
 enum Stored {
-    /// Integer ids without gaps: the key of the first, its number, and how many there are.
-    Run(u64, NodeIdx, u64),
+    /// Integer ids without gaps.
+    Run(Run),
     /// Any other ids: numbers by the hash of the id.
     Table(HashTable<NodeIdx>),
 }
 
 impl Stored {
     fn new(numbers: &Numbers, type_idx: usize) -> Self {
-        let range = numbers.stored_of_type(type_idx);
-        let count = range.end.index() - range.start.index();
-        let key = |node: NodeIdx| {
-            let (ids, row) = numbers.id(node);
-            ids.as_int(row)
-        };
-        if count > 0
-            && let (Some(first), Some(last)) = (
-                key(range.start),
-                key(NodeIdx::from_index(range.end.index() - 1)),
-            )
-            && last - first == count as u64 - 1
-        {
-            return Self::Run(first, range.start, count as u64);
+        if let Some(run) = numbers.run(type_idx) {
+            return Self::Run(*run);
         }
-        let mut table = HashTable::with_capacity(count);
-        for node in (range.start.index()..range.end.index()).map(NodeIdx::from_index) {
+        let range = numbers.stored_of_type(type_idx);
+        let range = range.start.index()..range.end.index();
+        let mut table = HashTable::with_capacity(range.len());
+        for node in range.map(NodeIdx::from_index) {
             table.insert_unique(numbers.hash(node), node, |&node| numbers.hash(node));
         }
         Self::Table(table)
@@ -69,11 +59,7 @@ impl Stored {
 
     fn find(&self, numbers: &Numbers, ids: &Ids, at: usize) -> Option<NodeIdx> {
         match self {
-            Self::Run(first_key, first, count) => {
-                let place = ids.as_int(at)?.wrapping_sub(*first_key);
-                let place = u32::try_from(place).ok().filter(|_| place < *count)?;
-                Some(first.after(place))
-            }
+            Self::Run(run) => run.find(ids, at),
             Self::Table(table) => {
                 let is_same = |&node: &NodeIdx| {
                     let (own, row) = numbers.id(node);
@@ -161,15 +147,11 @@ impl<'a> Known<'a> {
     /// Returns the position of the first id that no node has.
     pub(super) fn find_all(&self, type_idx: usize, ids: &Ids) -> Result<Vec<NodeIdx>, usize> {
         let find = |at: usize| self.find_present(type_idx, ids, at).ok_or(at);
-        let (Stored::Run(first_key, first, count), Some(keys)) =
-            (&self.types[type_idx].stored, ids.keys())
-        else {
+        let (Stored::Run(run), Some(keys)) = (&self.types[type_idx].stored, ids.keys()) else {
             return (0..ids.len()).map(find).collect();
         };
         let found = keys.iter().enumerate().map(|(at, key)| {
-            let step = key.wrapping_sub(*first_key);
-            let place = u32::try_from(step).ok().filter(|_| step < *count);
-            let stored = place.map(|place| first.after(place));
+            let stored = run.find_key(ids, *key);
             match stored.filter(|&node| self.is_present(node)) {
                 Some(node) => Ok(node),
                 None => find(at),

@@ -52,7 +52,8 @@ impl IdType {
         self != Self::Utf8
     }
 
-    pub(super) fn is_signed(self) -> bool {
+    /// Tells whether ids of this type are integers that may be negative.
+    pub fn is_signed(self) -> bool {
         matches!(self, Self::Int32 | Self::Int64)
     }
 }
