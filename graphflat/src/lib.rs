@@ -85,6 +85,7 @@ mod group;
 mod memory;
 mod pair_parts;
 mod parts;
+mod probe_files;
 mod round;
 mod stream;
 pub mod survey;

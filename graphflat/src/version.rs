@@ -25,8 +25,8 @@ use schemas::progress::Progress;
 use schemas::threads::spawn_scoped;
 use schemas::{
     DenseRows, FlattenMeta, GraphFeatureDataset, GraphMeta, IdListPlan, KeptOutput, Manifest,
-    NodeIdx, Opened, Output, ParentOutput, PartPairs, Row, Split, VersionMeta, error_chain,
-    keep_at_hop, write_changed_degrees, write_changed_part, write_part,
+    NodeIdx, Opened, Output, ParentOutput, PartEntry, PartPairs, Row, Split, VersionMeta,
+    error_chain, keep_at_hop, write_changed_degrees, write_changed_part, write_part,
 };
 use serde_json::{Value, json};
 use store::Store;
@@ -35,6 +35,7 @@ pub use decision::FlattenDecision;
 
 use crate::flatten::{ENGINE_VERSION, meta_of};
 use crate::pair_parts::{Candidates, PairParts, PartTargets};
+use crate::probe_files::probe_files;
 use crate::{FlattenError, FlattenPlan, Parts, SamplePlan, Targets, targets};
 
 /// A version before its rows are written.
@@ -91,11 +92,12 @@ pub fn check_flatten_version(
     Ok(())
 }
 
-/// Predicts what a version writes.
+/// Predicts what a version writes. One part is written to a temporary directory and counts for all:
+/// few targets share few nodes, so bytes do not follow from those of the parent.
 ///
 /// # Errors
 ///
-/// As [`flatten_version`]; nothing is written, except out-edges that are missing.
+/// As [`flatten_version`]; nothing else is written, except out-edges that are missing.
 pub fn predict_flatten_version(
     plan: &FlattenPlan,
     store: &Store,
@@ -105,7 +107,12 @@ pub fn predict_flatten_version(
     // A run may hold the lock; it changes no file that is read here.
     let versions = KeptVersions::unlocked(work_dir);
     let tables = input.read(store, true)?;
-    Ok(Prepared::new(plan, parent, &versions, (store, input, tables))?.decision)
+    let prepared = Prepared::new(plan, parent, &versions, (store, input, tables))?;
+    let bytes = Some(prepared.predict_bytes()?);
+    Ok(FlattenDecision {
+        bytes,
+        ..prepared.decision
+    })
 }
 
 /// Applies changes to the graph of the parent, flattens the targets that they reach, commits them
@@ -375,7 +382,7 @@ impl<'a> Prepared<'a> {
         let (why, counts) = (why.map(str::to_owned), [num_reached, all]);
         let decision = FlattenDecision {
             rebuilds: input.rebuild_plan().reason(after),
-            ..FlattenDecision::new(why, counts, hops.collect(), &parent.manifest)
+            ..FlattenDecision::new(why, counts, hops.collect())
         };
         let written = match decision.full {
             Some(_) if pairs.is_none() => chosen.all(),
@@ -412,10 +419,7 @@ impl<'a> Prepared<'a> {
         let threads = store.cluster().num_threads();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let pool = pool.map_err(DeltaError::Threads)?;
-        let parts = pool.install(|| match &self.pairs {
-            Some(pairs) => self.pair_targets(pairs),
-            None => self.cut(),
-        });
+        let parts = pool.install(|| self.parts());
         let assembly = Assembly::new(after, &self.meta, &plan.sample.fanouts);
         let (written, upserts) = match &self.pairs {
             Some(pairs) => (Vec::new(), pairs.num_pairs()),
@@ -460,6 +464,33 @@ impl<'a> Prepared<'a> {
             deletes: deletes.count() as u64,
         });
         Ok(())
+    }
+
+    /// Predicts the bytes of all parts from those of one.
+    fn predict_bytes(&self) -> Result<u64, FlattenError> {
+        let parts = self.parts();
+        let Some(part) = parts.get(parts.len() / 2) else {
+            return Ok(0);
+        };
+        let after = &self.changed.after;
+        let assembly = Assembly::new(after, &self.meta, &self.plan.sample.fanouts);
+        let flatten = meta_of(self.plan, after.store());
+        let files = probe_files(|output| {
+            let named = (parts.len() / 2, 0, &part[..]);
+            self.write_targets(output, &assembly, (named, &flatten))
+        })?;
+        let bytes: u64 = files.iter().map(|of| of.bytes).sum();
+        let all: usize = parts.iter().map(Vec::len).sum();
+        let all = u128::from(bytes) * all as u128 / part.len() as u128;
+        Ok(u64::try_from(all).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the targets of the parts that are written, those of a part sorted.
+    fn parts(&self) -> Vec<Vec<NodeIdx>> {
+        match &self.pairs {
+            Some(pairs) => self.pair_targets(pairs),
+            None => self.cut(),
+        }
     }
 
     /// Cuts the targets that are written into parts as large as those of a full run, and sorts
@@ -535,7 +566,6 @@ impl<'a> Prepared<'a> {
         assembly: &Assembly<'_>,
         (parts, flatten): (&[Vec<NodeIdx>], &FlattenMeta),
     ) -> Result<(), FlattenError> {
-        let is_full = self.decision.full.is_some();
         let cluster = self.changed.after.store().cluster();
         let of_place = assembly.place_bytes().max(1);
         let most = (self.plan.memory_budget / 2 / of_place).max(1);
@@ -544,19 +574,8 @@ impl<'a> Prepared<'a> {
             if !is_own_part(cluster, index) || output.committed(index).is_some() {
                 return Ok(());
             }
-            let (mut shard, rows) = assembly.shard(&parts[index]);
-            if let Some(pairs) = &self.pairs {
-                shard.pairs = self.placed_pairs(pairs, (index, &parts[index]));
-            }
-            let lent = rows.iter();
-            let lent = lent.map(|of_type| Some(of_type.as_ref()? as &dyn DenseRows));
-            let lent: Vec<Option<&dyn DenseRows>> = lent.collect();
-            let of_version = if is_full {
-                write_part
-            } else {
-                write_changed_part
-            };
-            let part = of_version(output, index, &shard, &lent, &self.meta, flatten)?;
+            let named = (index, index, &parts[index][..]);
+            let part = self.write_targets(output, assembly, (named, flatten))?;
             Ok(output.commit_part(index, part)?)
         };
         // A thread has one part at a time: while it waits for pieces of it, it begins no other part.
@@ -573,6 +592,28 @@ impl<'a> Prepared<'a> {
             }
         });
         written.into_iter().collect()
+    }
+
+    /// Writes the neighbourhoods of the targets of part `index` as part `written_as`.
+    fn write_targets(
+        &self,
+        output: &Output,
+        assembly: &Assembly<'_>,
+        ((index, written_as, targets), flatten): ((usize, usize, &[NodeIdx]), &FlattenMeta),
+    ) -> Result<PartEntry, FlattenError> {
+        let (mut shard, rows) = assembly.shard(targets);
+        if let Some(pairs) = &self.pairs {
+            shard.pairs = self.placed_pairs(pairs, (index, targets));
+        }
+        let lent = rows.iter();
+        let lent = lent.map(|of_type| Some(of_type.as_ref()? as &dyn DenseRows));
+        let lent: Vec<Option<&dyn DenseRows>> = lent.collect();
+        let of_version = match self.decision.full {
+            Some(_) => write_part,
+            None => write_changed_part,
+        };
+        let part = of_version(output, written_as, &shard, &lent, &self.meta, flatten)?;
+        Ok(part)
     }
 
     /// Returns the position of the file of a part whose first rows are the targets.

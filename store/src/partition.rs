@@ -7,6 +7,7 @@ use crate::map::MappedFile;
 use crate::meta::StoreFiles;
 use crate::node_columns::NodeColumns;
 use crate::{Pairs, Placement, Store, StoreError, StoreMeta};
+use arrow::array::RecordBatch;
 use schemas::{Features, IdType, Ids, Labels, LocalIdx, NodeIdx, Split};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -64,9 +65,10 @@ fn damaged(file: &Path) -> StoreError {
 
 impl TypeNodes {
     fn open(path: &Path, id_type: IdType, first: usize) -> Result<Self, StoreError> {
-        let mut ids = Ids::new(id_type);
-        let mut columns = Vec::new();
         let (file, batches) = open_batches(path)?;
+        let rows = batches.iter().map(RecordBatch::num_rows).sum();
+        let mut ids = Ids::with_capacity(id_type, rows);
+        let mut columns = Vec::new();
         for batch in batches {
             let column = batch.column_by_name("id").ok_or_else(|| damaged(path))?;
             let more = Ids::from_array(column)?;

@@ -5,10 +5,11 @@ use super::pairs::of_targets;
 use super::read::Survey;
 use super::relation::RelationSurvey;
 use super::spread::spread;
+use crate::probe_files::probe_files;
 use crate::{FlattenError, FlattenPlan, Parts};
 use schemas::{
-    Features, FlattenMeta, GraphShard, Labels, Layout, Opened, Output, SchemaError, ShardEdges,
-    ShardNodes, Split, TypeMeta, write_part,
+    Features, FlattenMeta, GraphShard, Labels, Layout, ShardEdges, ShardNodes, Split, TypeMeta,
+    write_part,
 };
 use std::collections::BTreeMap;
 
@@ -281,25 +282,11 @@ impl<'a> Probe<'a> {
             samples_per_target: 1,
             layout,
         };
-        let at = std::env::temp_dir();
-        let dir = tempfile::TempDir::with_prefix_in("graphflat-check-", &at).map_err(|source| {
-            SchemaError::Io {
-                action: "create a directory in",
-                path: at,
-                source,
-            }
+        let files = probe_files(|output| {
+            let part = write_part(output, 0, shard, &[], &self.survey.meta, &meta)?;
+            Ok(part)
         })?;
-        match Output::open(dir.path(), "flatten", "check", true)? {
-            Opened::Open(output) => {
-                let part = write_part(&output, 0, shard, &[], &self.survey.meta, &meta)?;
-                Ok(part
-                    .files
-                    .into_iter()
-                    .map(|file| (file.path, file.bytes))
-                    .collect())
-            }
-            Opened::Done(_) => unreachable!("a fresh output is open"),
-        }
+        Ok(files.into_iter().map(|of| (of.path, of.bytes)).collect())
     }
 }
 

@@ -1,6 +1,5 @@
 //! How a version of graph features is computed.
 
-use schemas::Manifest;
 use schemas::progress::{Event, Progress};
 use serde_json::{Value, json};
 
@@ -17,33 +16,20 @@ pub struct FlattenDecision {
     pub targets: [u64; 2],
     /// Nodes whose neighbourhoods of 0, 1, ... hops differ.
     pub hops: Vec<u64>,
-    /// Bytes that the reached targets take, if they take as many as those of the parent.
-    pub bytes: u64,
+    /// Bytes of the parts, if they are predicted.
+    pub bytes: Option<u64>,
     /// Why the store is written anew after the version; none if it stays.
     pub rebuilds: Option<String>,
 }
 
 impl FlattenDecision {
     /// Decides how a version is computed.
-    pub(super) fn new(
-        full: Option<String>,
-        targets: [u64; 2],
-        hops: Vec<u64>,
-        parent: &Manifest,
-    ) -> Self {
-        let kept = parent.version.iter().flat_map(|version| &version.kept);
-        let parts = kept.flat_map(|of| &of.parts).chain(parent.row_parts());
-        let (mut rows, mut bytes) = (0, 0);
-        for part in parts {
-            rows += part.rows;
-            bytes += part.files.iter().map(|file| file.bytes).sum::<u64>();
-        }
-        let share = u128::from(bytes) * u128::from(targets[0]) / u128::from(rows.max(1));
+    pub(super) fn new(full: Option<String>, targets: [u64; 2], hops: Vec<u64>) -> Self {
         let mut decision = Self {
             full,
             targets,
             hops,
-            bytes: u64::try_from(share).unwrap_or(u64::MAX),
+            bytes: None,
             rebuilds: None,
         };
         let percent = decision.percent();
@@ -69,7 +55,7 @@ impl FlattenDecision {
     /// Returns a line for the targets, one for each hop, and one if the store is written anew.
     pub fn lines(&self) -> Vec<String> {
         let [reached, all] = self.targets;
-        let targets = format!("{reached} of {all} targets, about {} bytes", self.bytes);
+        let targets = format!("{reached} of {all} targets");
         let hops = self.hops.iter().enumerate();
         let hops = hops.map(|(hop, nodes)| match hop {
             0 => format!("hop 0: {nodes} nodes are new or have other features"),
@@ -81,12 +67,16 @@ impl FlattenDecision {
 
     /// Returns the decision as an entry of a report.
     pub fn to_json(&self) -> Value {
-        json!({
+        let mut report = json!({
             "mode": if self.full.is_some() { "full" } else { "incremental" },
             "why_full": self.full,
-            "reached": { "targets": self.targets[0], "hops": self.hops, "bytes": self.bytes },
+            "reached": { "targets": self.targets[0], "hops": self.hops },
             "all": { "targets": self.targets[1] },
-        })
+        });
+        if let Some(bytes) = self.bytes {
+            report["bytes"] = bytes.into();
+        }
+        report
     }
 
     pub(super) fn report(&self, progress: &Progress) {

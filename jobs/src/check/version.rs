@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytesize::ByteSize;
 use graphdelta::Base;
 use graphflat::{FlattenDecision, FlattenError, predict_flatten_version};
 use graphinfer::{Decision, predict_version};
@@ -104,8 +105,12 @@ impl Predicted {
     /// Returns the lines that describe the versions.
     pub(super) fn lines(&self) -> Vec<String> {
         let features = self.features.iter().flat_map(|of| {
+            let bytes = of.bytes.map(|bytes| {
+                let bytes = ByteSize(bytes).display().si();
+                format!("about {bytes} are written")
+            });
             let lines = std::iter::once(of.summary()).chain(of.lines());
-            lines.map(|line| format!("features  {line}"))
+            lines.chain(bytes).map(|line| format!("features  {line}"))
         });
         let embeddings = self.embeddings.iter().flat_map(|of| {
             let lines = std::iter::once(of.summary()).chain(of.lines());
