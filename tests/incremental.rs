@@ -185,6 +185,12 @@ impl World {
         self.nodes.insert(node, features);
     }
 
+    /// Changes label and split of a node alone.
+    pub(crate) fn change_target(&mut self) {
+        let node = self.node();
+        *self.shifts.entry(node).or_default() += 1;
+    }
+
     fn apply(&mut self, night: &Night) {
         for (&id, features) in &night.nodes {
             match features {
@@ -1054,26 +1060,39 @@ fn snapshots_that_do_not_fit_are_refused_and_change_nothing() {
     assert!(rows(&bench, "out/v0") == before);
 }
 
-/// Runs a chain of snapshots, in which some tables have the files of the night before.
+/// Runs a chain of snapshots, in which some tables have the files of the night before, or of one
+/// before that.
 pub(crate) fn check_same_tables(args: &[&str]) {
     let (bench, mut world) = (Bench::empty(), World::new());
     world.write(&bench, "start");
     bench.run(&first("sage", ""), args).ok();
-    for at in 1..=5 {
+    for at in 1..=7 {
         let (own, parent) = (format!("v{at}"), format!("v{}", at - 1));
         match at {
             1 | 5 => world.change_edges(),
-            2 => (),
             3 => world.change_node(),
-            _ => {
-                world.night();
+            4 => drop(world.night()),
+            // The sixth night has changes, and the seventh goes back to the fifth.
+            6 => {
+                let before = world.clone();
+                world.night().write(&bench, "night");
+                let of_night = version(&own, &parent, &["night"], "");
+                bench.run(&of_night, args).ok();
+                assert!(!args.is_empty() || !keeps_tables(&bench, &own));
+                world = before;
+                continue;
             }
+            _ => (),
         }
         world.write(&bench, "now");
         let job = of_snapshot(&own, &parent, "now", "");
         // The fourth night writes a store that holds the changes.
         let job = if at == 4 { rebuilding(&job) } else { job };
-        bench.run(&job, args).ok();
+        let all = if at == 3 { &["--full"][..] } else { &[] };
+        bench.run(&job, &[args, all].concat()).ok();
+        if args.is_empty() {
+            assert!(keeps_tables(&bench, &own), "{own}");
+        }
         std::fs::remove_dir_all(bench.path("out/full-now")).ok();
         let expected = full(&bench, "now", "", |of| of);
         assert!(rows(&bench, &format!("out/{own}")) == expected, "{own}");
@@ -1083,6 +1102,13 @@ pub(crate) fn check_same_tables(args: &[&str]) {
 #[test]
 fn snapshots_may_have_tables_of_the_parent() {
     check_same_tables(&[]);
+}
+
+/// Tells whether the record of a version names the whole tables that its graph was read from.
+fn keeps_tables(bench: &Bench, output: &str) -> bool {
+    let record = std::fs::read(kept_dir(bench, output).join("version.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    record["tables"]["nodes"][""].is_string() && record["tables"]["edges"][""].is_string()
 }
 
 #[test]

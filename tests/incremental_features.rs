@@ -461,30 +461,67 @@ fn a_training_without_pruning_reads_no_edges_that_are_gone() {
     assert_eq!(metrics[0], metrics[1]);
 }
 
+/// Writes the tables of the start, and runs both stages on them.
+fn start_both_stages(bench: &Bench, world: &World) {
+    world.write(bench, "start");
+    let start = features::<World>("work", "start", "f0", "");
+    let rest = "[train]\noutput = \"out/model\"\nmodel = \"gcn\"\nhidden = [8]\nepochs = 2\n\n\
+                [infer]\noutput = \"out/e0\"\n\n[incremental]\n";
+    bench.run(&Job(format!("{}\n{rest}", start.0)), &[]).ok();
+}
+
+/// Version `at` of both stages, of the tables in `list`.
+fn of_both_stages(at: usize, list: &str) -> Job {
+    let before = at - 1;
+    let job = version::<World>(&format!("f{at}"), &format!("f{before}"), list, "");
+    let embeddings = format!(
+        "[infer]\noutput = \"out/e{at}\"\nmodel = \"out/model\"\n\n[incremental]\n\
+         parent = \"out/e{before}\"\n"
+    );
+    job.with("[incremental]\n", &embeddings)
+}
+
+/// Snapshots of which some tables have the files of the night before.
+#[test]
+fn snapshots_of_both_stages_may_have_tables_of_the_parent() {
+    let (bench, mut world) = (Bench::empty(), world());
+    start_both_stages(&bench, &world);
+    for at in 1..=4 {
+        match at {
+            1 | 4 => world.change_edges(),
+            3 => world.change_target(),
+            _ => (),
+        }
+        world.write(&bench, "now");
+        let job = of_both_stages(at, &World::list("snapshot", "now"));
+        bench.run(&job, &[]).ok();
+        let of_day = features::<World>("work-f-now", "now", &format!("full{at}"), "");
+        bench.run(&of_day, &[]).ok();
+        let [own, expected] = ["f", "full"].map(|of| format!("out/{of}{at}"));
+        assert!(read(&bench, &own) == read(&bench, &expected), "{own}");
+        assert_eq!(counts(&bench, &own), counts(&bench, &expected));
+        std::fs::remove_dir_all(bench.path("out/full-now")).ok();
+        let of_rows = crate::incremental::full(&bench, "now", "", |of| of);
+        let found = crate::incremental::rows(&bench, &format!("out/e{at}"));
+        assert!(found == of_rows, "e{at}");
+    }
+}
+
 /// A night's versions of graph features and embeddings, in one job, find once what the changes
 /// reach.
 #[test]
 fn versions_of_both_stages_are_full_runs() {
     let (bench, mut world) = (Bench::empty(), world());
-    world.write(&bench, "start");
-    let start = features::<World>("work", "start", "f0", "");
-    let rest = "[train]\noutput = \"out/model\"\nmodel = \"gcn\"\nhidden = [8]\nepochs = 2\n\n\
-                [infer]\noutput = \"out/e0\"\n\n[incremental]\n";
-    bench.run(&Job(format!("{}\n{rest}", start.0)), &[]).ok();
+    start_both_stages(&bench, &world);
     for at in 1..=4 {
-        let (night, whole, before) = (format!("night-{at}"), format!("tables-{at}"), at - 1);
+        let (night, whole) = (format!("night-{at}"), format!("tables-{at}"));
         world.night().write(&bench, &night);
         world.write(&bench, &whole);
         let list = match at % 2 {
             0 => World::list("snapshot", &whole),
             _ => World::list("changes", &night),
         };
-        let job = version::<World>(&format!("f{at}"), &format!("f{before}"), &list, "");
-        let embeddings = format!(
-            "[infer]\noutput = \"out/e{at}\"\nmodel = \"out/model\"\n\n[incremental]\n\
-             parent = \"out/e{before}\"\n"
-        );
-        let mut job = job.with("[incremental]\n", &embeddings);
+        let mut job = of_both_stages(at, &list);
         if at == 2 {
             job = rebuilding(&job);
         }
@@ -744,7 +781,10 @@ fn check_predicts_a_version_of_features() {
     let files = manifest["parts"][0]["files"].as_array().unwrap();
     let written = files.iter().map(|of| of["bytes"].as_u64().unwrap());
     assert_eq!(bytes.as_u64().unwrap(), written.sum::<u64>());
-    assert!(told.contains("features  about "), "{told}");
+    assert!(
+        told.contains("features  the neighbourhoods take about "),
+        "{told}"
+    );
     assert_eq!(
         predicted["reached"]["targets"],
         manifest["version"]["upserts"]

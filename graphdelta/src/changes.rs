@@ -680,8 +680,7 @@ fn read_list(plan: &NodesPlan) -> Result<NodeList, DeltaError> {
 /// Checks that ids are of the kind of the store's.
 fn check_ids(table: &NodesPlan, changes: &NodesPlan) -> Result<(), DeltaError> {
     let [own, theirs] = [table, changes].map(NodesPlan::id_type);
-    let is_signed = |of: &IdType| matches!(of, IdType::Int32 | IdType::Int64);
-    let kind = |of: &IdType| (of.is_integer(), is_signed(of));
+    let kind = |of: &IdType| (of.is_integer(), of.is_signed());
     match kind(&own) == kind(&theirs) {
         true => Ok(()),
         false => Err(DeltaError::Columns {

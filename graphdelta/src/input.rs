@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use schemas::{ChangesSpec, ColumnMeta, GraphPlan};
+use schemas::{ChangesSpec, ColumnMeta, GraphPlan, threads};
 use serde_json::Value;
 use store::Store;
 
@@ -87,6 +87,12 @@ pub struct Reached {
 }
 
 impl Reached {
+    /// Frees the changes on another thread: they are many lists, and a job does not wait for it.
+    pub fn free_beside(self: Arc<Self>) {
+        // Without a thread, they are freed here.
+        drop(threads::spawn("free", move || drop(self)));
+    }
+
     /// Notes that a version keeps the changes.
     pub fn set_kept(&self, fingerprint: &str) {
         // One version suffices.
@@ -230,7 +236,12 @@ impl ReadTables {
     ) -> Result<Vec<Night>, DeltaError> {
         let nights = match self {
             Self::Changes(nights) => nights,
-            Self::Snapshot(snapshot, own) => vec![snapshot.changes(numbers, (&own, parent))?],
+            Self::Snapshot(snapshot, own) => {
+                let found = snapshot.changes(numbers, (&own, parent))?;
+                let (nodes, edges) = found.counts();
+                tracing::debug!("the snapshot changes {nodes} nodes and {edges} rows of edges");
+                vec![found]
+            }
         };
         nights
             .into_iter()

@@ -77,7 +77,8 @@ pub struct VersionRecord<R> {
     pub nodes_of_earlier: Vec<FileEntry>,
     /// In-edges of a node that its changes of the graph hold; none if it has no changes.
     pub overlay: Option<Vec<usize>>,
-    /// The whole tables that its graph was read from; none if tables of changes made it.
+    /// The whole tables that its graph was read from, if it has changes; none if tables of changes made
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tables: Option<WholeTables>,
     /// What the stage keeps besides.
@@ -403,7 +404,11 @@ impl KeptVersions {
             out: self.out_edges(store, &keep)?,
             keep,
             overlay,
-            tables: record.tables.clone(),
+            tables: match &record.overlay {
+                // It has no changes.
+                None => WholeTables::of_store(store),
+                Some(_) => record.tables.clone(),
+            },
         })
     }
 

@@ -23,8 +23,7 @@ use crate::changes::{
     columns_as_stored, first_gap, no_table_of_pairs, relation_idx, type_idx, unknown_pairs,
 };
 use crate::numbers::{Numbers, TargetRow, relation_of_pairs, row_error, tables_of_pairs};
-use crate::whole_tables::{SameTables, WholeTables};
-use crate::{DeltaError, is_own_part};
+use crate::{DeltaError, WholeTables, is_own_part};
 
 use known::Known;
 use shares::{Found, tell_all};
@@ -65,6 +64,15 @@ struct OfTable {
     /// Position of the relation, not of its reverse.
     relation: usize,
     plan: Arc<EdgesPlan>,
+}
+
+/// Which tables have the files of those of the parent.
+#[derive(Clone, Serialize, Deserialize)]
+struct SameTables {
+    /// By type.
+    nodes: Vec<bool>,
+    /// By table.
+    edges: Vec<bool>,
 }
 
 /// Rows of a unit of a node table that are new or differ.
@@ -154,11 +162,13 @@ impl Snapshot {
     ///
     /// If a file cannot be read.
     pub fn tables(&self) -> Result<WholeTables, DeltaError> {
-        let nodes = self.nodes.iter().map(|of| of.plan.fingerprint());
-        let edges = self.edges.iter().map(|of| of.plan.fingerprint());
+        let nodes = self.nodes.iter();
+        let nodes = nodes.map(|of| Ok((of.name.clone(), of.plan.fingerprint()?)));
+        let edges = self.edges.iter();
+        let edges = edges.map(|of| Ok((of.name.clone(), of.plan.fingerprint()?)));
         Ok(WholeTables {
-            nodes: nodes.collect::<Result<_, _>>()?,
-            edges: edges.collect::<Result<_, _>>()?,
+            nodes: nodes.collect::<Result<_, DeltaError>>()?,
+            edges: edges.collect::<Result<_, DeltaError>>()?,
         })
     }
 
@@ -171,7 +181,9 @@ impl Snapshot {
         // Pairs that are edges have no files of their own.
         let pairs = self.pairs.as_ref().map(|of| of.fingerprint());
         let pairs = pairs.transpose()?.flatten();
-        let all = tables.nodes.iter().chain(&tables.edges).chain(&pairs);
+        let nodes = self.nodes.iter().map(|of| &tables.nodes[&of.name]);
+        let edges = self.edges.iter().map(|of| &tables.edges[&of.name]);
+        let all = nodes.chain(edges).chain(&pairs);
         Ok(serde_json::json!({ "snapshot": all.collect::<Vec<_>>() }))
     }
 
@@ -182,13 +194,49 @@ impl Snapshot {
     /// # Errors
     ///
     /// If a value is not allowed, a node stands twice, or an edge has an end that is no node: names
-    /// file, column and row.
+    /// file, column and row. If a local file has changed since it was opened.
     pub fn changes(
         &self,
         numbers: &Numbers,
         (own, parent): (&WholeTables, Option<&WholeTables>),
     ) -> Result<Changes, DeltaError> {
-        let same = all_find_same(numbers.store().cluster(), own.same_as(parent))?;
+        let same = self.same_tables(numbers.store().cluster(), (own, parent))?;
+        if same.are_all() && self.pairs.is_none() {
+            return Ok(Changes::default());
+        }
+        let found = self.compare(numbers, &same)?;
+        // Later nights do not compare them again.
+        let nodes = self.nodes.iter().map(|of| of.plan.check_unchanged());
+        let edges = self.edges.iter().map(|of| of.plan.check_unchanged());
+        nodes.chain(edges).collect::<Result<(), _>>()?;
+        Ok(found)
+    }
+
+    /// Tells which tables have the same files as those of the parent. All processes have found so:
+    /// what they keep of the parent may differ.
+    fn same_tables(
+        &self,
+        cluster: &Cluster,
+        (own, parent): (&WholeTables, Option<&WholeTables>),
+    ) -> Result<SameTables, DeltaError> {
+        let nodes = self.nodes.iter().map(|of| {
+            let before = parent.and_then(|tables| tables.nodes.get(&of.name));
+            before == Some(&own.nodes[&of.name]) && of.plan.is_known_by_content()
+        });
+        let edges = self.edges.iter().map(|of| {
+            let before = parent.and_then(|tables| tables.edges.get(&of.name));
+            before == Some(&own.edges[&of.name]) && of.plan.is_known_by_content()
+        });
+        let found = SameTables {
+            nodes: nodes.collect(),
+            edges: edges.collect(),
+        };
+        let all = tell_all(cluster, vec![(cluster.process(), found.clone())])?;
+        Ok(all.iter().fold(found, SameTables::and))
+    }
+
+    /// Finds what has changed in the tables that are not the same.
+    fn compare(&self, numbers: &Numbers, same: &SameTables) -> Result<Changes, DeltaError> {
         let threads = numbers.store().cluster().num_threads();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let pool = pool.map_err(DeltaError::Threads)?;
@@ -306,10 +354,18 @@ fn open_pairs(
     Ok(Some(Box::new(pairs.with_table(ends).map_err(named)?)))
 }
 
-/// Returns which tables all processes have found to have the files of the parent's.
-fn all_find_same(cluster: &Cluster, own: SameTables) -> Result<SameTables, DeltaError> {
-    let all = tell_all(cluster, vec![(cluster.process(), own.clone())])?;
-    Ok(all.iter().fold(own, SameTables::and))
+impl SameTables {
+    fn are_all(&self) -> bool {
+        self.nodes.iter().chain(&self.edges).all(|same| *same)
+    }
+
+    /// Leaves those that are the same in `other` too.
+    fn and(mut self, other: &Self) -> Self {
+        let own = self.nodes.iter_mut().chain(&mut self.edges);
+        let theirs = other.nodes.iter().chain(&other.edges);
+        own.zip(theirs).for_each(|(own, of)| *own &= of);
+        self
+    }
 }
 
 impl OfTable {

@@ -15,8 +15,8 @@ use cluster::{gather_processes, open_output};
 use graphdelta::{
     After, Changes, Degrees, DeltaError, GoneRow, KeptGraph, KeptRowsOf, KeptVersions, LabelsOf,
     NewTables, NoRows, OfStore, Parent, ReachPlan, Reached, RebuildPlan, Snapshot, VersionInput,
-    VersionRecord, WholeTables, fetch_kept, find_kept, finish_version, finished_version,
-    is_own_part, join_parts, named_parent, write_nodes,
+    VersionRecord, fetch_kept, find_kept, finish_version, finished_version, is_own_part,
+    join_parts, named_parent, write_nodes,
 };
 use hashbrown::HashMap;
 use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
@@ -92,8 +92,8 @@ pub fn check_flatten_version(
     Ok(())
 }
 
-/// Predicts what a version writes. One part is written to a temporary directory and counts for all:
-/// few targets share few nodes, so bytes do not follow from those of the parent.
+/// Predicts what a version writes. One part is written to a temporary directory in `work_dir` and
+/// counts for all: few targets share few nodes, so bytes do not follow from those of the parent.
 ///
 /// # Errors
 ///
@@ -108,9 +108,13 @@ pub fn predict_flatten_version(
     let versions = KeptVersions::unlocked(work_dir);
     let tables = input.read(store, true)?;
     let prepared = Prepared::new(plan, parent, &versions, (store, input, tables))?;
-    let bytes = Some(prepared.predict_bytes()?);
+    let bytes = prepared.predict_bytes(work_dir);
+    let bytes = bytes.inspect_err(|error| {
+        let error = error_chain(error);
+        tracing::warn!("cannot tell how many bytes the neighbourhoods take: {error}");
+    });
     Ok(FlattenDecision {
-        bytes,
+        bytes: bytes.ok(),
         ..prepared.decision
     })
 }
@@ -181,8 +185,10 @@ pub fn flatten_version(
     }
     let planned = (plan.settings(), input_json);
     let mut manifest = Manifest::new("flatten", own.clone(), planned, store.meta().seed);
+    let changed = Arc::clone(&prepared.changed);
     prepared.write(kept, &output, &versions, &mut manifest)?;
     finish_version(cluster, output, &manifest)?;
+    changed.free_beside();
     if let Err(error) = versions.remove_old(&own) {
         // The next version tries again.
         tracing::warn!("{}", error_chain(&error));
@@ -229,7 +235,6 @@ impl KeepFull {
         let of_plan = kept_plan(plan, store)?;
         let record = VersionRecord {
             nodes: Some(write_nodes(&dir, &nodes)?),
-            tables: WholeTables::of_store(store),
             ..VersionRecord::new(store, &of_plan, NoRows::default())
         };
         self.versions.finish(fingerprint, &record)?;
@@ -467,7 +472,7 @@ impl<'a> Prepared<'a> {
     }
 
     /// Predicts the bytes of all parts from those of one.
-    fn predict_bytes(&self) -> Result<u64, FlattenError> {
+    fn predict_bytes(&self, work_dir: &Path) -> Result<u64, FlattenError> {
         let parts = self.parts();
         let Some(part) = parts.get(parts.len() / 2) else {
             return Ok(0);
@@ -475,7 +480,7 @@ impl<'a> Prepared<'a> {
         let after = &self.changed.after;
         let assembly = Assembly::new(after, &self.meta, &self.plan.sample.fanouts);
         let flatten = meta_of(self.plan, after.store());
-        let files = probe_files(|output| {
+        let files = probe_files(work_dir, |output| {
             let named = (parts.len() / 2, 0, &part[..]);
             self.write_targets(output, &assembly, (named, &flatten))
         })?;

@@ -127,15 +127,12 @@ impl Keeping<'_> {
             nodes: nodes.map(|nodes| write_nodes(&dir, nodes)).transpose()?,
             ..VersionRecord::new(store, &kept_plan(plan), of_stage)
         };
-        record.tables = match self {
-            Self::Version(of) => {
-                of.new.keep_in(versions, &dir, &of.keep)?;
-                record.parent = Some(of.parent.clone());
-                record.overlay = Some(of.keep.clone());
-                of.tables.clone()
-            }
-            _ => WholeTables::of_store(store),
-        };
+        if let Self::Version(of) = self {
+            of.new.keep_in(versions, &dir, &of.keep)?;
+            record.parent = Some(of.parent.clone());
+            record.overlay = Some(of.keep.clone());
+            record.tables = of.tables.clone();
+        }
         versions.finish(fingerprint, &record)?;
         gather_processes(store.cluster(), ())?;
         Ok(())

@@ -367,8 +367,7 @@ impl Prepared {
         let reached = Arc::clone(&self.reached);
         self.write(kept, (&output, versions, rebuild), &mut manifest)?;
         finish_version(&cluster, output, &manifest)?;
-        // Freeing its many lists takes a while, and the job does not wait for it.
-        drop(std::thread::Builder::new().spawn(move || drop(reached)));
+        reached.free_beside();
         Ok(manifest)
     }
 

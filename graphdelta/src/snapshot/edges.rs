@@ -575,3 +575,63 @@ impl Table<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// All ascending lists of up to three edges of each of three sources.
+    fn lists() -> Vec<Vec<NodeIdx>> {
+        let lists = (0..64usize).map(|code| {
+            let counts = [code % 4, code / 4 % 4, code / 16];
+            let edges = (0..).zip(counts);
+            edges
+                .flat_map(|(src, count)| std::iter::repeat_n(NodeIdx::from_raw(src), count))
+                .collect()
+        });
+        lists.collect()
+    }
+
+    fn counts(list: &[NodeIdx]) -> BTreeMap<NodeIdx, usize> {
+        let mut counts = BTreeMap::new();
+        for src in list {
+            *counts.entry(*src).or_insert(0) += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn differences_are_the_sources_with_other_counts() {
+        for new in lists() {
+            for old in lists() {
+                let mut found = Vec::new();
+                differences(&new, &old, |src, count| found.push((src, count)));
+                let (of_new, of_old) = (counts(&new), counts(&old));
+                let count = |of: &BTreeMap<NodeIdx, usize>, src| of.get(&src).copied().unwrap_or(0);
+                let all = (0..3).map(NodeIdx::from_raw);
+                let changed = all.filter(|&src| count(&of_new, src) != count(&of_old, src));
+                let expected: Vec<_> = changed.map(|src| (src, count(&of_new, src))).collect();
+                assert_eq!(found, expected, "{new:?} {old:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn lists_are_merged_if_both_together_are_the_sources() {
+        let all = lists();
+        for sources in &all {
+            for a in &all {
+                for b in &all {
+                    if a.iter().any(|src| b.contains(src)) {
+                        continue;
+                    }
+                    let mut both = [&a[..], b].concat();
+                    both.sort_unstable();
+                    assert_eq!(are_merged(sources, [a, b]), both == *sources);
+                }
+            }
+        }
+    }
+}

@@ -74,6 +74,8 @@ pub(crate) struct Shape {
     pub(crate) pairs: Option<(PairsOf, &'static str)>,
     /// Whether ids have gaps.
     pub(crate) gaps: bool,
+    /// Whether edges have weights; else all are 1.
+    pub(crate) weighted: bool,
     /// Whether features are sparse, [`SPARSE_WIDTH`] wide, in place of one number.
     pub(crate) sparse: bool,
     pub(crate) types: Vec<&'static str>,
@@ -110,6 +112,7 @@ impl Shape {
         Self {
             pairs: None,
             gaps: true,
+            weighted: true,
             sparse: false,
             types: vec![""],
             tables: vec![table],
@@ -127,6 +130,7 @@ impl Shape {
         Self {
             pairs: None,
             gaps: true,
+            weighted: true,
             sparse: false,
             types: vec!["a", "b"],
             tables: vec![
@@ -198,6 +202,20 @@ impl Shape {
         vec![("i", Arc::new(index)), ("f", Arc::new(value))]
     }
 
+    /// Returns the samplings that the edges allow.
+    pub(crate) fn samplings(&self) -> &'static [Sampling] {
+        match self.weighted {
+            true => &[Sampling::Uniform, Sampling::Weighted, Sampling::Top],
+            false => &[Sampling::Uniform],
+        }
+    }
+
+    /// Draws the weight of an edge.
+    pub(crate) fn weight(&self, draw: &mut Draw) -> f32 {
+        let weight = 1.0 + draw.below(3) as f32;
+        if self.weighted { weight } else { 1.0 }
+    }
+
     /// Draws a graph with parallel edges, self-loops and a hub.
     pub(crate) fn draw(&self, draw: &mut Draw) -> Snapshot {
         let nodes = self.types.iter().map(|_| {
@@ -215,7 +233,7 @@ impl Shape {
                 Edge {
                     src: draw.of(&from),
                     dst,
-                    weight: 1.0 + draw.below(3) as f32,
+                    weight: self.weight(draw),
                 }
             };
             (0..150).map(edge).collect()
@@ -261,7 +279,10 @@ impl Shape {
             ];
             columns.extend(self.column_of_splits(of, edges));
             write(&dir.join(&file), columns);
-            let mut table = json!({ "path": file, "src": "src", "dst": "dst", "weight": "weight" });
+            let mut table = json!({ "path": file, "src": "src", "dst": "dst" });
+            if self.weighted {
+                table["weight"] = "weight".into();
+            }
             table["undirected"] = of.undirected.into();
             if typed {
                 table["from"] = self.types[of.from].into();

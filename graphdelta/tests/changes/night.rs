@@ -71,7 +71,7 @@ impl NightTables {
             let known = &now.nodes[of.from];
             let added = nodes[of.from].keys().filter(|id| !known.contains_key(id));
             for &id in added {
-                let weight = 1.0 + draw.below(3) as f32;
+                let weight = shape.weight(draw);
                 edges[at].insert(key(of.undirected, id, to[0]), vec![weight]);
             }
             for _ in 0..draw.below(8) {
@@ -79,7 +79,7 @@ impl NightTables {
                 let new = (draw.of(&from), draw.of(&to));
                 let hub = (draw.of(&from), to[0]);
                 let (src, dst) = draw.of(&[(old.src, old.dst), new, hub]);
-                let weights = (0..1 + draw.below(3)).map(|_| 1.0 + draw.below(3) as f32);
+                let weights = (0..1 + draw.below(3)).map(|_| shape.weight(draw));
                 let weights = weights.collect();
                 edges[at].insert(key(of.undirected, src, dst), weights);
             }

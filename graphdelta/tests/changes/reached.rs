@@ -101,8 +101,9 @@ fn check_store(shape: &Shape, store: &Store, lists: &[Lists]) {
                     ids.display(row)
                 };
                 let kept = partition.in_edges(relation, 0, local, usize::MAX);
-                let edges = kept.src.iter().zip(kept.weight.unwrap());
-                let edges: InEdges = edges.map(|(&src, &weight)| (id(src), weight)).collect();
+                let weight = |at: usize| kept.weight.map_or(1.0, |all| all[at]);
+                let edges = kept.src.iter().enumerate();
+                let edges: InEdges = edges.map(|(at, &src)| (id(src), weight(at))).collect();
                 let in_degree = u64::from(partition.in_degree(relation, local));
                 let loops = partition.self_loops(relation, local).map_or(0, u64::from);
                 let (ids, row) = partition.id(local);
@@ -266,7 +267,7 @@ fn check(shape: &Shape, seed: u64) {
         dir: dir.path(),
         graph: shape.write(&base, dir.path()),
         plan: draw_plan(shape.relations().len(), &mut draw),
-        sampling: draw.of(&[Sampling::Uniform, Sampling::Weighted, Sampling::Top]),
+        sampling: draw.of(shape.samplings()),
     };
     let keep = case.plan.keep();
     let settings = (case.sampling, &keep[..]);
@@ -338,6 +339,7 @@ fn changes_of_untyped_graphs_reach_what_a_bitmap_walk_reaches() {
         let shape = Shape {
             gaps: seed % 3 > 0,
             sparse: seed % 4 == 1,
+            weighted: seed % 4 > 1,
             ..Shape::untyped(seed % 2 == 1)
         };
         check(&shape, seed);
@@ -346,7 +348,14 @@ fn changes_of_untyped_graphs_reach_what_a_bitmap_walk_reaches() {
 
 #[test]
 fn changes_of_typed_graphs_reach_what_a_bitmap_walk_reaches() {
-    (100..118).for_each(|seed| check(&Shape::typed(), seed));
+    (100..118).for_each(|seed| {
+        let weighted = seed % 2 == 0;
+        let shape = Shape {
+            weighted,
+            ..Shape::typed()
+        };
+        check(&shape, seed);
+    });
 }
 
 #[test]

@@ -282,7 +282,7 @@ impl<'a> Probe<'a> {
             samples_per_target: 1,
             layout,
         };
-        let files = probe_files(|output| {
+        let files = probe_files(&std::env::temp_dir(), |output| {
             let part = write_part(output, 0, shard, &[], &self.survey.meta, &meta)?;
             Ok(part)
         })?;

@@ -16,7 +16,7 @@ pub struct FlattenDecision {
     pub targets: [u64; 2],
     /// Nodes whose neighbourhoods of 0, 1, ... hops differ.
     pub hops: Vec<u64>,
-    /// Bytes of the parts, if they are predicted.
+    /// Bytes of the neighbourhoods that are written, if they are predicted.
     pub bytes: Option<u64>,
     /// Why the store is written anew after the version; none if it stays.
     pub rebuilds: Option<String>,

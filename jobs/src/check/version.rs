@@ -107,7 +107,7 @@ impl Predicted {
         let features = self.features.iter().flat_map(|of| {
             let bytes = of.bytes.map(|bytes| {
                 let bytes = ByteSize(bytes).display().si();
-                format!("about {bytes} are written")
+                format!("the neighbourhoods take about {bytes}")
             });
             let lines = std::iter::once(of.summary()).chain(of.lines());
             lines.chain(bytes).map(|line| format!("features  {line}"))

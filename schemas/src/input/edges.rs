@@ -274,6 +274,21 @@ impl EdgesPlan {
         self.table.fingerprint()
     }
 
+    /// Tells whether files with equal fingerprints have equal contents, in whatever directory: not if
+    /// a store tells versions of an object apart by time alone.
+    pub fn is_known_by_content(&self) -> bool {
+        self.table.is_known_by_content()
+    }
+
+    /// Refuses local files that have changed since they were opened; a store refuses to read others.
+    ///
+    /// # Errors
+    ///
+    /// Names the file.
+    pub fn check_unchanged(&self) -> Result<()> {
+        self.table.check_unchanged()
+    }
+
     /// Returns the table's columns with the types that were inferred; none if no file is CSV.
     pub fn inferred_types(&self) -> Option<Vec<(String, String)>> {
         self.table.inferred()

@@ -309,9 +309,18 @@ impl TableFiles {
         let names: Vec<&str> = self.files.iter().map(|file| &*file.name).collect();
         let what = format!("table {names:?}");
         let found = known::checksum_of(&what, &paths, || self.hash())?;
-        let mut files = self.files.iter();
-        files.try_for_each(|file| file.input.check_unchanged())?;
+        self.check_unchanged()?;
         Ok(found)
+    }
+
+    fn check_unchanged(&self) -> Result<()> {
+        let mut files = self.files.iter();
+        files.try_for_each(|file| file.input.check_unchanged())
+    }
+
+    fn is_known_by_content(&self) -> bool {
+        let mut versions = self.files.iter().filter_map(|file| file.input.version());
+        versions.all(|version| version.has_e_tag())
     }
 
     fn hash(&self) -> Result<String> {
@@ -558,6 +567,14 @@ impl Table {
 
     pub(super) fn fingerprint(&self) -> Result<String> {
         self.files.fingerprint()
+    }
+
+    pub(super) fn is_known_by_content(&self) -> bool {
+        self.files.is_known_by_content()
+    }
+
+    pub(super) fn check_unchanged(&self) -> Result<()> {
+        self.files.check_unchanged()
     }
 }
 
