@@ -28,6 +28,8 @@ struct Known {
     noted_ns: i128,
     read: BTreeMap<String, String>,
     used: BTreeMap<String, String>,
+    /// Whether a file was hashed: it may be noted already, too early after its last change.
+    has_hashed: bool,
 }
 
 /// State of some files, and the time of their last change in nanoseconds.
@@ -48,7 +50,8 @@ pub fn remember(path: &Path) {
     *KNOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
 }
 
-/// Writes the checksums that were used since [`remember`], if others were than those in the file.
+/// Writes the checksums that were used since [`remember`], if files were hashed, or others were used
+/// than those in the file.
 ///
 /// # Errors
 ///
@@ -57,7 +60,7 @@ pub fn save() -> Result<()> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(known) = known else { return Ok(()) };
     let is_read = |(state, checksum): (&String, &String)| known.read.get(state) == Some(checksum);
-    if known.used.iter().all(is_read) {
+    if !known.has_hashed && known.used.iter().all(is_read) {
         return Ok(());
     }
     let temporary = known.path.with_extension("tmp");
@@ -97,6 +100,7 @@ pub fn checksum_of<E>(
         && let Some(known) = lock().as_mut()
     {
         known.used.insert(before, checksum.clone());
+        known.has_hashed = true;
     }
     Ok(checksum)
 }
@@ -199,7 +203,15 @@ mod tests {
         save().unwrap();
         remember(&noted);
         assert_eq!(KNOWN.lock().unwrap().as_ref().unwrap().read.len(), 1);
+        // It is noted again, longer after its last change.
+        fs::remove_file(&noted).unwrap();
+        assert!(is_hashed(&path), "it was noted too early");
         save().unwrap();
+        assert!(noted.exists());
+        remember(&noted);
+        fs::remove_file(&noted).unwrap();
+        save().unwrap();
+        assert!(!noted.exists(), "nothing was hashed");
         assert!(is_hashed(&path), "nothing is remembered any more");
     }
 }
