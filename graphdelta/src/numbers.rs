@@ -721,6 +721,11 @@ pub(crate) fn row_error((file, row): (PathBuf, RowPlace), problem: String) -> De
 }
 
 impl Night {
+    /// Tells whether no node and no edge has changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.edges.is_empty()
+    }
+
     /// Returns the error of the row that changes some edges.
     pub(crate) fn edge_error(&self, change: &EdgeChange, problem: String) -> DeltaError {
         let (table, row) = change.row;

@@ -194,6 +194,15 @@ pub fn reach(
         both.all(|(least, kept)| least <= kept),
         "out-edges are too few"
     );
+    if nights.iter().all(Night::is_empty) {
+        let nothing = Reach {
+            hops: vec![Vec::new(); plan.hops.len() + 1],
+            layers: vec![Vec::new(); plan.layers.len() + 1],
+            moves_ids: numbers.moves_ids(),
+            ..Reach::default()
+        };
+        return Ok((nothing, numbers.overlay()));
+    }
     let (nights, plan) = (Arc::new(nights), plan.clone());
     let (shared, edges) = (Arc::clone(numbers), out.clone());
     let parts = run_workers(numbers.store().cluster(), move |peer| {

@@ -5,6 +5,9 @@ use store::MISSING;
 
 use crate::After;
 
+/// Bit of the latest output that has a row of a node: the version writes another one, or has none.
+const GONE: u32 = 1 << 31;
+
 /// The last row of a node that is no row of the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoneRow {
@@ -51,58 +54,81 @@ impl KeptRowsOf<'_> {
         written: &[NodeIdx],
         left_out: &[NodeIdx],
     ) -> Result<Replaced, String> {
-        let end = after.end();
-        // The position of the latest output that has a row of the node.
-        let mut latest = vec![0u32; end];
-        for (at, of_output) in (0u32..).zip(self.nodes) {
-            for node in of_output.iter().flatten() {
-                if *node != MISSING {
-                    latest[node.index()] = at;
-                }
+        let gone: Vec<NodeIdx> = written
+            .iter()
+            .chain(left_out)
+            .copied()
+            .chain(after.overlay().removed())
+            .collect();
+        // By node: the latest output that has a row of it, and `GONE` if that is no row of the
+        // version.
+        let mut latest = vec![0u32; after.end()];
+        for (at, nodes) in self.later() {
+            for node in nodes {
+                latest[node.index()] = at;
             }
         }
-        let mut gone = vec![false; end];
-        let removed = after.overlay().removed();
-        for node in written.iter().chain(left_out).copied().chain(removed) {
-            gone[node.index()] = true;
+        for node in &gone {
+            latest[node.index()] |= GONE;
         }
         let mut replaced = Replaced::default();
         for ((at, of_output), output) in (0u32..).zip(self.nodes).zip(self.outputs) {
-            let mut first = 0;
+            let other_rows = || format!("has other rows than were kept of {}", output.path);
+            let num_rows: u64 = output.parts.iter().map(|part| part.rows).sum();
+            let num_rows = usize::try_from(num_rows).map_err(|_| other_rows())?;
+            let of_rows: Vec<(usize, NodeIdx)> = match of_output {
+                Some(in_order) => {
+                    let in_order = in_order.get(..num_rows).ok_or_else(other_rows)?;
+                    let all = in_order.iter().copied().enumerate();
+                    all.filter(|&(_, node)| node == MISSING || latest[node.index()] != at)
+                        .collect()
+                }
+                None if num_rows > latest.len() => return Err(other_rows()),
+                None => self.superseded(&gone, num_rows),
+            };
+            let (mut rest, mut first) = (&of_rows[..], 0);
             for (part, entry) in output.parts.iter().enumerate() {
-                let rows = usize::try_from(entry.rows).map_err(|e| e.to_string())?;
-                let node = |row: usize| match of_output {
-                    Some(in_order) => in_order.get(first + row).copied(),
-                    None => {
-                        Some(NodeIdx::from_index(first + row)).filter(|node| node.index() < end)
-                    }
-                };
-                let mut of_part = Vec::new();
-                for row in 0..rows {
-                    let Some(node) = node(row) else {
-                        return Err(format!("has other rows than were kept of {}", output.path));
-                    };
-                    let is_latest = node != MISSING && latest[node.index()] == at;
-                    if is_latest && !gone[node.index()] {
-                        continue;
-                    }
-                    of_part.push(row as u64);
-                    if is_latest {
-                        replaced.last.push(GoneRow {
-                            output: at as usize,
-                            part,
-                            node,
-                        });
-                    }
-                }
-                first += rows;
-                let file = entry.files.get(self.file).filter(|_| !of_part.is_empty());
+                let end = first + usize::try_from(entry.rows).map_err(|_| other_rows())?;
+                let (own, of_others) = rest.split_at(rest.partition_point(|of| of.0 < end));
+                rest = of_others;
+                let nodes = own.iter().map(|of| of.1);
+                let last =
+                    nodes.filter(|&node| node != MISSING && latest[node.index()] == at | GONE);
+                replaced.last.extend(last.map(|node| GoneRow {
+                    output: at as usize,
+                    part,
+                    node,
+                }));
+                let file = entry.files.get(self.file).filter(|_| !own.is_empty());
                 if let Some(file) = file {
+                    let rows = own.iter().map(|of| (of.0 - first) as u64).collect();
                     let name = format!("{}/{}", output.path, file.path);
-                    replaced.rows.insert(name, of_part);
+                    replaced.rows.insert(name, rows);
                 }
+                first = end;
             }
         }
         Ok(replaced)
+    }
+
+    /// Lists the outputs after the first one by position, with the nodes that they have rows of.
+    fn later(&self) -> impl Iterator<Item = (u32, impl Iterator<Item = NodeIdx>)> {
+        let later = (0..).zip(self.nodes).skip(1);
+        later.map(|(at, nodes)| {
+            let nodes = nodes.iter().flatten().copied();
+            (at, nodes.filter(|&node| node != MISSING))
+        })
+    }
+
+    /// Returns the rows, of the first `num_rows` nodes of the store in their order, whose nodes have
+    /// a row in a later output or are in `gone`; without a look at all others.
+    fn superseded(&self, gone: &[NodeIdx], num_rows: usize) -> Vec<(usize, NodeIdx)> {
+        let later = self.later().flat_map(|(_, nodes)| nodes);
+        let nodes = later.chain(gone.iter().copied());
+        let mut rows: Vec<(usize, NodeIdx)> = nodes.map(|node| (node.index(), node)).collect();
+        rows.retain(|of| of.0 < num_rows);
+        rows.sort_unstable();
+        rows.dedup();
+        rows
     }
 }
