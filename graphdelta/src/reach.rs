@@ -198,7 +198,6 @@ pub fn reach(
         let nothing = Reach {
             hops: vec![Vec::new(); plan.hops.len() + 1],
             layers: vec![Vec::new(); plan.layers.len() + 1],
-            moves_ids: numbers.moves_ids(),
             ..Reach::default()
         };
         return Ok((nothing, numbers.overlay()));

@@ -5,7 +5,7 @@ use store::MISSING;
 
 use crate::After;
 
-/// Bit of the latest output that has a row of a node: the version writes another one, or has none.
+/// Bit beside the latest output that has a row of a node: that row is no row of the version.
 const GONE: u32 = 1 << 31;
 
 /// The last row of a node that is no row of the version.
@@ -34,7 +34,7 @@ pub struct KeptRowsOf<'a> {
     /// Oldest first; the parent is the last.
     pub outputs: &'a [KeptOutput],
     /// Nodes of the rows of each output, [`MISSING`] of rows that were replaced before; none if it
-    /// has those of the store.
+    /// has those of the store, which only the first output can have.
     pub nodes: &'a [Option<Vec<NodeIdx>>],
     /// Position of the file of a part whose rows are counted.
     pub file: usize,
@@ -120,8 +120,8 @@ impl KeptRowsOf<'_> {
         })
     }
 
-    /// Returns the rows, of the first `num_rows` nodes of the store in their order, whose nodes have
-    /// a row in a later output or are in `gone`; without a look at all others.
+    /// Returns the rows of the first output, if it has those of the first `num_rows` nodes of the
+    /// store, whose nodes have a row in a later output or are in `gone`; looks at no other row.
     fn superseded(&self, gone: &[NodeIdx], num_rows: usize) -> Vec<(usize, NodeIdx)> {
         let later = self.later().flat_map(|(_, nodes)| nodes);
         let nodes = later.chain(gone.iter().copied());

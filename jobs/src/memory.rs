@@ -77,14 +77,16 @@ const SOON_IN_VERSIONS: std::ffi::c_long = 100;
 /// Memory that is returned and requested again is cleared by the system: a flatten spent a tenth of
 /// its time there. But what was freed in the allocator's default delay of a second comes on top of
 /// the budget: with 64 MiB, inference took up to 251 MiB on a busy machine, and 152 MiB since it
-/// returns free memory soon. A version searches what its changes reach before it computes rows, and
-/// what the search took came on top of the rows: 1.2 GB in place of 0.8 GB where all rows are
-/// computed. It uses little of that memory again, so returning it takes no measurable time.
-pub(crate) fn plan_free_memory(budget: ByteSize, writes_version: bool) {
-    let delay = match writes_version {
-        _ if budget < AMPLE => SOON,
-        true => SOON_IN_VERSIONS,
-        false => -1,
+/// returns free memory soon. A version first searches what its changes reach; where it then
+/// computes all rows, the memory of the search came on top of theirs
+/// (`docs/benchmarks/versions.md`).
+pub(crate) fn plan_free_memory(budget: ByteSize, only_writes_version: bool) {
+    let delay = if budget < AMPLE {
+        SOON
+    } else if only_writes_version {
+        SOON_IN_VERSIONS
+    } else {
+        -1
     };
     #[expect(
         unsafe_code,

@@ -42,8 +42,9 @@ pub(crate) fn run(args: &RunArgs, console: &Console) -> anyhow::Result<()> {
     if job.versions.are_kept {
         known::remember(&job.work_dir.join(CHECKSUMS));
     }
-    let writes_version = job.parents().next().is_some() && !job.selected.contains(&Stage::Train);
-    plan_free_memory(job.memory_budget, writes_version);
+    let only_writes_version =
+        job.parents().next().is_some() && !job.selected.contains(&Stage::Train);
+    plan_free_memory(job.memory_budget, only_writes_version);
     console.name_job(&job.name);
     let context = || format!("job {}", args.job.path.display());
     let processes = Processes::start(args, &edits, &job, console).with_context(context)?;

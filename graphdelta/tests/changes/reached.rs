@@ -184,6 +184,8 @@ impl Case<'_> {
         what: &str,
     ) -> After {
         let (shape, plan) = (self.shape, &self.plan);
+        let unchanged = Numbers::of(store, &self.graph, parent.clone()).unwrap();
+        check_nothing(&Arc::new(unchanged), parent.clone(), out, plan);
         let mut numbers = Numbers::of(store, &self.graph, parent).unwrap();
         let nights = apply(&mut numbers);
         let numbers = Arc::new(numbers);
@@ -393,9 +395,17 @@ fn no_change_reaches_nothing() {
     );
     let out = OutEdges::open_or_write(&store, &plan.keep(), &dir.path().join("out")).unwrap();
     let numbers = Arc::new(Numbers::of(&store, &graph, Overlay::default()).unwrap());
-    let (found, _) = reach(&numbers, Vec::new(), &out, &plan).unwrap();
-    assert!(found.in_edges.is_empty());
-    assert!(found.hops.iter().chain(&found.layers).all(Vec::is_empty));
+    check_nothing(&numbers, Overlay::default(), &out, &plan);
+}
+
+/// Checks that a version without changes reaches nothing and keeps the overlay of its parent.
+fn check_nothing(numbers: &Arc<Numbers>, parent: Overlay, out: &OutEdges, plan: &ReachPlan) {
+    let (found, overlay) = reach(numbers, Vec::new(), out, plan).unwrap();
+    let nothing = |steps: usize| vec![Vec::new(); steps + 1];
+    assert!(found.in_edges.is_empty() && !found.moves_ids);
+    assert_eq!(found.hops, nothing(plan.hops.len()));
+    assert_eq!(found.layers, nothing(plan.layers.len()));
+    assert_eq!(overlay, parent);
 }
 
 #[test]
