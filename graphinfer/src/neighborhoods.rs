@@ -84,6 +84,7 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
             pruning: true,
             partitioning: Partitioning::default(),
             edges: trained.edge_columns(),
+            node_keys: false,
         },
         columns,
         embedding_layer,

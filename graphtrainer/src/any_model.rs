@@ -128,6 +128,14 @@ impl AnyArchitecture {
         }
     }
 
+    /// Tells whether training drops values; masks depend on the keys of nodes.
+    pub fn has_dropout(&self) -> bool {
+        on_either!(AnyArchitecture, self, arch => {
+            let rates = [arch.dropout, arch.input_dropout, arch.attention_dropout];
+            rates.into_iter().any(|rate| rate > 0.0)
+        })
+    }
+
     /// Returns the meaning of the logits.
     pub fn task(&self) -> Task {
         on_either!(AnyArchitecture, self, arch => arch.task)

@@ -40,6 +40,8 @@ pub struct BlockOptions {
     pub partitioning: Partitioning,
     /// The columns of edges that the model reads, by relation.
     pub edges: Vec<EdgeColumns>,
+    /// Whether nodes have the keys that dropout masks depend on. Without, all keys are 0.
+    pub node_keys: bool,
 }
 
 /// The columns of a relation's edges that a model reads.
@@ -187,7 +189,7 @@ fn layers_from(walk: Walk<'_>, options: &BlockOptions) -> Layers {
     let num_nodes = walk.num_nodes();
     // Where the nodes of each distance end; the last layer computes the targets.
     let ends_of_hops: Vec<Vec<usize>> = layers.iter().map(|layer| layer.num_dst.clone()).collect();
-    let columns = NodeColumns::gather(pieces, schema, &walk.places, &options.edges);
+    let columns = NodeColumns::gather(pieces, schema, &walk.places, options);
     let mut data = Vec::with_capacity(layers.len());
     for (layer, pruned) in (1..).zip(layers.into_iter().rev()) {
         data.push(if options.pruning {

@@ -68,7 +68,11 @@ impl Prepared {
         let transforms = by_type.map(|(transform, reads)| reads.then(|| transform.clone()));
         Vectoriser {
             schema: Arc::clone(&self.schema),
-            options: self.options.clone(),
+            options: BlockOptions {
+                // Evaluation drops nothing.
+                node_keys: self.options.node_keys && trains,
+                ..self.options.clone()
+            },
             transforms: transforms.collect(),
             learnable: self.learnable.clone(),
             class_weights: self.class_weights.clone(),
@@ -143,6 +147,7 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
             Partitioning::Off
         },
         edges: arch.edge_columns(),
+        node_keys: arch.has_dropout(),
     };
     let class_weights = match &plan.result.class_weights {
         None => Vec::new(),

@@ -362,6 +362,7 @@ mod tests {
         let vectoriser = Vectoriser {
             schema: Arc::new(schema_of(&graph.meta())),
             options: BlockOptions {
+                node_keys: true,
                 fanouts: HopFanouts::untyped(&fanouts),
                 sampling: Sampling::Uniform,
                 pruning: true,

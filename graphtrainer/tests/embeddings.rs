@@ -228,6 +228,7 @@ fn dense_sgd(graph: &TypedGraph, trained: &Trained, rate: f32) -> (Vec<f32>, Vec
     let arch = typed(trained).architecture();
     let mut model = TypedModel::init(arch, 3).unwrap();
     let options = BlockOptions {
+        node_keys: true,
         fanouts: graph.fanouts(2, 5),
         sampling: Sampling::Uniform,
         pruning: true,

@@ -75,6 +75,7 @@ fn compute(arch: &Architecture, graph: &Graph, options: &BlockOptions) -> LossAn
 
 fn check(arch: &Architecture, graph: &Graph, fanouts: &[Fanout], sampling: Sampling) {
     let pruned = BlockOptions {
+        node_keys: true,
         fanouts: HopFanouts::untyped(fanouts),
         sampling,
         pruning: true,

@@ -130,6 +130,7 @@ fn options(arch: &TypedArchitecture, fanouts: &[HopFanouts]) -> BlockOptions {
         dim: of.edge_dim,
     });
     BlockOptions {
+        node_keys: true,
         fanouts: fanouts.to_vec(),
         sampling: Sampling::Uniform,
         pruning: true,

@@ -206,6 +206,7 @@ fn check_batch<'a>(
     let shard = dataset.read_part(part).unwrap();
     let targets: Vec<u32> = shard.targets().collect();
     let options = BlockOptions {
+        node_keys: true,
         fanouts: HopFanouts::untyped(fanouts),
         sampling: case.sampling,
         pruning: true,

@@ -174,6 +174,7 @@ impl Light {
     fn check_graph_features(&self, what: &str) {
         let dataset = GraphFeatureDataset::open(&self.features).unwrap();
         let options = BlockOptions {
+            node_keys: true,
             fanouts: self.flatten.fanouts.clone(),
             sampling: Sampling::Uniform,
             pruning: true,

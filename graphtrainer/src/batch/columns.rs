@@ -5,7 +5,7 @@ use gnn::typed::{RelationData, Schema, TypeNodes, TypedBlockData};
 use schemas::{Sampling, ShardEdges};
 
 use super::walk::Edges;
-use super::{EdgeColumns, Piece, Place};
+use super::{BlockOptions, EdgeColumns, Piece, Place};
 use crate::convert;
 
 /// Columns of the nodes of a batch, for its blocks.
@@ -35,16 +35,19 @@ impl<'a> NodeColumns<'a> {
         pieces: &'a [Piece<'a>],
         schema: &'a Schema,
         places: &'a [Vec<Place>],
-        read: &[EdgeColumns],
+        options: &BlockOptions,
     ) -> Self {
         let keys = |(node_type, own): (usize, &Vec<Place>)| {
+            if !options.node_keys {
+                return vec![0; own.len()];
+            }
             let key = |place: &Place| {
                 let nodes = &pieces[place.piece as usize].shard.nodes[node_type];
                 nodes.ids.hash(place.node as usize)
             };
             own.iter().map(key).collect()
         };
-        let relations = schema.relations.iter().zip(read).enumerate();
+        let relations = schema.relations.iter().zip(&options.edges).enumerate();
         let degrees = relations.map(|(relation, (ends, columns))| {
             Degrees::gather(pieces, relation, &places[ends.to], *columns)
         });

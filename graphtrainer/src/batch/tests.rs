@@ -8,6 +8,7 @@ use crate::random::{Graph, Shape};
 
 fn options(fanouts: &[Fanout], pruning: bool) -> BlockOptions {
     BlockOptions {
+        node_keys: true,
         fanouts: HopFanouts::untyped(fanouts),
         sampling: Sampling::Uniform,
         pruning,
