@@ -53,6 +53,7 @@ pub use mask::mix;
 pub use mask::{Mask, RowMask};
 pub(crate) use norm::count_of;
 pub use norm::{BatchNorm, LayerNorm, column_statistics};
+pub use prefetch::prefetch;
 #[cfg(feature = "gpu")]
 pub(crate) use relational::on_relational;
 pub use relational::{

@@ -5,7 +5,7 @@ pub(super) const AHEAD: usize = 16;
 
 /// Prefetches row `row` of `x`, `width` values wide, if there is one. Changes no result.
 #[inline(always)]
-pub(super) fn prefetch<F>(x: &[F], row: Option<&u32>, width: usize) {
+pub fn prefetch<F>(x: &[F], row: Option<&u32>, width: usize) {
     let Some(&row) = row else { return };
     let start = row as usize * width;
     if let Some(values) = x.get(start..start + width) {

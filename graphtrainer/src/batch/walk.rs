@@ -1,7 +1,9 @@
 //! A walk from the targets of a batch against the edges of their shards.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
+use gnn::kernel::prefetch;
 use gnn::typed::{RelationEnds, Schema};
 use schemas::ShardEdges;
 
@@ -17,6 +19,9 @@ pub(super) struct Edges {
     /// `[num_edges]`: position in the shard's edge columns; sorted into runs by dst node.
     pub(super) origin: Vec<u32>,
 }
+
+/// Nodes whose in-edges are loaded into the cache together, and how many of each.
+const AHEAD: usize = 32;
 
 /// Position of a node that is not in the batch.
 const ABSENT: u32 = u32::MAX;
@@ -138,27 +143,68 @@ impl<'a> Walk<'a> {
         edges.offset.push(0);
         let ends = &self.schema.relations[relation];
         let left_out = self.left_out;
-        for dst in 0..num_dst {
-            let Place { piece, node } = self.places[ends.to][dst];
-            let all = &self.pieces[piece as usize].shard.edges[relation];
-            let position = &mut self.position[piece as usize * self.places.len() + ends.from];
-            let places = &mut self.places[ends.from];
-            for edge in in_edges(all, node, limit) {
-                let src = all.in_src[edge];
-                if left_out.is_some_and(|of| of.has((relation, ends), piece, (src, node))) {
-                    continue;
+        let mut ranges = Vec::with_capacity(AHEAD);
+        for start in (0..num_dst).step_by(AHEAD) {
+            let group = start..num_dst.min(start + AHEAD);
+            self.prefetch(relation, (group.clone(), limit), &mut ranges);
+            for (dst, range) in group.zip(ranges.drain(..)) {
+                let Place { piece, node } = self.places[ends.to][dst];
+                let all = &self.pieces[piece as usize].shard.edges[relation];
+                let position = &mut self.position[piece as usize * self.places.len() + ends.from];
+                let places = &mut self.places[ends.from];
+                let mut number = |src: u32| {
+                    let at = &mut position[src as usize];
+                    if *at == ABSENT {
+                        *at = narrow(places.len());
+                        places.push(Place { piece, node: src });
+                    }
+                    *at
+                };
+                match left_out {
+                    None => {
+                        edges.origin.extend(range.clone().map(narrow));
+                        let sources = all.in_src[range].iter();
+                        edges.src.extend(sources.map(|&src| number(src)));
+                    }
+                    Some(of) => {
+                        let is_read = |&edge: &usize| {
+                            !of.has((relation, ends), piece, (all.in_src[edge], node))
+                        };
+                        for edge in range.filter(is_read) {
+                            edges.src.push(number(all.in_src[edge]));
+                            edges.origin.push(narrow(edge));
+                        }
+                    }
                 }
-                let at = &mut position[src as usize];
-                if *at == ABSENT {
-                    *at = narrow(places.len());
-                    places.push(Place { piece, node: src });
-                }
-                edges.src.push(*at);
-                edges.origin.push(narrow(edge));
+                edges.offset.push(narrow(edges.src.len()));
             }
-            edges.offset.push(narrow(edges.src.len()));
         }
         edges
+    }
+
+    /// Lists the first `limit` in-edges of a relation of each node of a group, and loads what
+    /// [`Self::discover`] reads for them into the cache: the loads overlap, as none waits for
+    /// another node.
+    fn prefetch(
+        &self,
+        relation: usize,
+        (group, limit): (Range<usize>, usize),
+        ranges: &mut Vec<Range<usize>>,
+    ) {
+        let ends = &self.schema.relations[relation];
+        let group = &self.places[ends.to][group];
+        let edges = |place: &Place| &self.pieces[place.piece as usize].shard.edges[relation];
+        for place in group {
+            let range = in_edges(edges(place), place.node, limit);
+            prefetch(&edges(place).in_src[range.clone()], Some(&0), range.len());
+            ranges.push(range);
+        }
+        for (place, range) in group.iter().zip(&*ranges) {
+            let position = &self.position[place.piece as usize * self.places.len() + ends.from];
+            for src in edges(place).in_src[range.clone()].iter().take(AHEAD) {
+                prefetch(position, Some(src), 1);
+            }
+        }
     }
 
     /// Collects the first in-edges of a relation of `num_dst` nodes of its type, without in-edges
@@ -196,7 +242,7 @@ impl<'a> Walk<'a> {
 }
 
 /// Returns the positions of a node's first `limit` in-edges.
-fn in_edges(edges: &ShardEdges, node: u32, limit: usize) -> std::ops::Range<usize> {
+fn in_edges(edges: &ShardEdges, node: u32, limit: usize) -> Range<usize> {
     let all = edges.in_edges(node);
     all.start..all.end.min(all.start.saturating_add(limit))
 }
