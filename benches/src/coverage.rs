@@ -54,6 +54,11 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
         Not("`cargo bench -p gnn` prints it"),
     ),
     ("docs/benchmarks/training.md#Epochs", 3, Raced),
+    (
+        "docs/benchmarks/training.md#Vectorising, before and after",
+        1,
+        Not("it needs a build of an earlier commit"),
+    ),
     ("docs/benchmarks/training.md#Typed graphs", 1, Raced),
     (
         "docs/benchmarks/training.md#Learnable rows",
