@@ -566,3 +566,6 @@ impl<'a> Checks<'a> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;
