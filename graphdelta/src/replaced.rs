@@ -3,8 +3,6 @@
 use schemas::{KeptOutput, NodeIdx, ReplacedRows};
 use store::MISSING;
 
-use crate::After;
-
 /// Bit beside the latest output that has a row of a node: that row is no row of the version.
 const GONE: u32 = 1 << 31;
 
@@ -41,34 +39,23 @@ pub struct KeptRowsOf<'a> {
 }
 
 impl KeptRowsOf<'_> {
-    /// Finds the rows that are no rows of a version. `written`: the nodes of the rows that it
-    /// writes; `left_out`: other nodes that have no row in it. Removed nodes have none.
+    /// Finds the rows that are no rows of a version whose numbers of nodes are below `num_nodes`.
+    /// `gone`: the nodes of the rows that it writes, and those that have no row in it.
     ///
     /// # Errors
     ///
     /// Completes a sentence that starts with the parent, if its outputs have other rows than were
     /// kept.
-    pub fn replaced(
-        &self,
-        after: &After,
-        written: &[NodeIdx],
-        left_out: &[NodeIdx],
-    ) -> Result<Replaced, String> {
-        let gone: Vec<NodeIdx> = written
-            .iter()
-            .chain(left_out)
-            .copied()
-            .chain(after.overlay().removed())
-            .collect();
+    pub fn replaced(&self, num_nodes: usize, gone: &[NodeIdx]) -> Result<Replaced, String> {
         // By node: the latest output that has a row of it, and `GONE` if that is no row of the
         // version.
-        let mut latest = vec![0u32; after.end()];
+        let mut latest = vec![0u32; num_nodes];
         for (at, nodes) in self.later() {
             for node in nodes {
                 latest[node.index()] = at;
             }
         }
-        for node in &gone {
+        for node in gone {
             latest[node.index()] |= GONE;
         }
         let mut replaced = Replaced::default();
@@ -84,7 +71,7 @@ impl KeptRowsOf<'_> {
                         .collect()
                 }
                 None if num_rows > latest.len() => return Err(other_rows()),
-                None => self.superseded(&gone, num_rows),
+                None => self.superseded(gone, num_rows),
             };
             let (mut rest, mut first) = (&of_rows[..], 0);
             for (part, entry) in output.parts.iter().enumerate() {
@@ -130,5 +117,152 @@ impl KeptRowsOf<'_> {
         rows.sort_unstable();
         rows.dedup();
         rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+    use schemas::{FileEntry, PartEntry};
+
+    use super::*;
+
+    /// Describes an output whose parts have so many rows, each in two files.
+    fn output(at: usize, rows_of_parts: &[u64]) -> KeptOutput {
+        let file = |path: String| FileEntry {
+            path,
+            bytes: 0,
+            checksum: String::new(),
+        };
+        let parts = rows_of_parts.iter().enumerate().map(|(part, &rows)| {
+            let files = ["targets", "nodes"];
+            PartEntry {
+                name: format!("part-{part}"),
+                files: files.map(|of| file(format!("{of}-{part}"))).into(),
+                rows,
+                targets: None,
+            }
+        });
+        KeptOutput {
+            path: format!("../v{at}"),
+            fingerprint: String::new(),
+            parts: parts.collect(),
+        }
+    }
+
+    /// Cuts rows into one to four parts, some of them empty.
+    fn cut(num_rows: usize, rng: &mut StdRng) -> Vec<u64> {
+        let num_parts = rng.random_range(1..5);
+        let mut ends: Vec<usize> = (1..num_parts)
+            .map(|_| rng.random_range(0..=num_rows))
+            .chain([0, num_rows])
+            .collect();
+        ends.sort_unstable();
+        ends.windows(2).map(|of| (of[1] - of[0]) as u64).collect()
+    }
+
+    /// Draws outputs, and the nodes of the rows of each; those of the first one are the first nodes
+    /// of the store.
+    fn draw(num_stored: usize, end: usize, rng: &mut StdRng) -> Vec<Vec<NodeIdx>> {
+        let mut outputs = vec![(0..num_stored).map(NodeIdx::from_index).collect()];
+        let later = (0..rng.random_range(0..4)).map(|_| {
+            let share = rng.random_range(0.0..1.0);
+            let all = (0..end).filter(|_| rng.random_bool(share));
+            let mut nodes: Vec<NodeIdx> = all.map(NodeIdx::from_index).collect();
+            for node in &mut nodes {
+                if rng.random_bool(0.1) {
+                    *node = MISSING;
+                }
+            }
+            nodes
+        });
+        outputs.extend(later);
+        outputs
+    }
+
+    /// Looks at every row: it is a row of the version if its node is not gone and no later output
+    /// has a row of it.
+    fn twin(outputs: &[KeptOutput], nodes: &[Vec<NodeIdx>], gone: &[NodeIdx]) -> Replaced {
+        let gone: BTreeSet<NodeIdx> = gone.iter().copied().collect();
+        let mut replaced = Replaced::default();
+        for (at, output) in outputs.iter().enumerate() {
+            let mut rows = nodes[at].iter();
+            for (part, entry) in output.parts.iter().enumerate() {
+                for row in 0..entry.rows {
+                    let node = *rows.next().unwrap();
+                    let is_last = nodes[at + 1..].iter().all(|later| !later.contains(&node));
+                    if node != MISSING && is_last && !gone.contains(&node) {
+                        continue;
+                    }
+                    let name = format!("../v{at}/nodes-{part}");
+                    replaced.rows.entry(name).or_default().push(row);
+                    if node != MISSING && is_last {
+                        replaced.last.push(GoneRow {
+                            output: at,
+                            part,
+                            node,
+                        });
+                    }
+                }
+            }
+        }
+        replaced
+    }
+
+    #[test]
+    fn rows_are_those_that_a_look_at_every_row_finds() {
+        let mut found: BTreeMap<&str, usize> = BTreeMap::new();
+        for seed in 0..300 {
+            let rng = &mut StdRng::seed_from_u64(seed);
+            let num_stored = rng.random_range(1..40);
+            let end = num_stored + rng.random_range(0..5);
+            let nodes = draw(num_stored, end, rng);
+            let outputs: Vec<KeptOutput> = (nodes.iter().enumerate())
+                .map(|(at, of)| output(at, &cut(of.len(), rng)))
+                .collect();
+            let share = [0.0, 0.1, 0.6][rng.random_range(0..3)];
+            let all = (0..end).filter(|_| rng.random_bool(share));
+            let gone: Vec<NodeIdx> = all.map(NodeIdx::from_index).collect();
+            let expected = twin(&outputs, &nodes, &gone);
+            let listed: Vec<_> = nodes.into_iter().map(Some).collect();
+            let mut unlisted = listed.clone();
+            unlisted[0] = None;
+            for (name, of_outputs) in [("listed", listed), ("unlisted", unlisted)] {
+                let of_kept = KeptRowsOf {
+                    outputs: &outputs,
+                    nodes: &of_outputs,
+                    file: 1,
+                };
+                let got = of_kept.replaced(end, &gone).unwrap();
+                assert_eq!(got.rows, expected.rows, "{name}, seed {seed}");
+                assert_eq!(got.last, expected.last, "{name}, seed {seed}");
+            }
+            for (name, is_there) in [
+                ("nothing is gone", gone.is_empty()),
+                ("one output", outputs.len() == 1),
+                ("rows are replaced", !expected.rows.is_empty()),
+                ("last rows are gone", !expected.last.is_empty()),
+            ] {
+                *found.entry(name).or_default() += usize::from(is_there);
+            }
+        }
+        assert!(found.values().all(|&times| times > 20), "{found:?}");
+    }
+
+    #[test]
+    fn outputs_with_more_rows_than_nodes_are_refused() {
+        let outputs = [output(1, &[3, 2])];
+        for nodes in [None, Some(vec![NodeIdx::from_index(0); 4])] {
+            let of_kept = KeptRowsOf {
+                outputs: &outputs,
+                nodes: &[nodes],
+                file: 0,
+            };
+            let problem = of_kept.replaced(4, &[]).unwrap_err();
+            assert_eq!(problem, "has other rows than were kept of ../v1");
+        }
     }
 }

@@ -665,7 +665,10 @@ impl<'a> Prepared<'a> {
             nodes: &self.nodes,
             file: self.file_of_targets(),
         };
-        let replaced = of_kept.replaced(after, written, &self.left_out);
+        let others = self.left_out.iter().copied();
+        let others = others.chain(after.overlay().removed());
+        let gone: Vec<NodeIdx> = written.iter().copied().chain(others).collect();
+        let replaced = of_kept.replaced(after.end(), &gone);
         let replaced = replaced.map_err(|problem| self.parent.problem(problem))?;
         if after.store().cluster().leads() && output.committed(index).is_none() {
             let degrees = assembly.degrees();

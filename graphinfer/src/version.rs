@@ -455,7 +455,9 @@ impl Prepared {
                 nodes: &nodes,
                 file: 0,
             };
-            let replaced = of_kept.replaced(after, &nodes_written, &[]);
+            let removed = after.overlay().removed();
+            let gone: Vec<NodeIdx> = nodes_written.iter().copied().chain(removed).collect();
+            let replaced = of_kept.replaced(after.end(), &gone);
             let replaced = replaced.map_err(|problem| self.parent.problem(problem))?;
             let part = write_version_part(output, &replaced.rows, &deleted)?;
             output.commit_part(num_parts, part)?;
