@@ -153,8 +153,8 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
     ),
     (
         "docs/benchmarks/versions.md#A night of graph features",
-        3,
-        Not("`benches/versions/features.py` prints it"),
+        4,
+        Not("`benches/versions/features.py` prints them"),
     ),
     (
         "docs/benchmarks/versions.md#A night",
@@ -162,7 +162,7 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
         Not("`benches/versions/nightly.py` and `typed.py` print them"),
     ),
     (
-        "docs/benchmarks/versions.md#Late in a chain",
+        "docs/benchmarks/version_chains.md#Late in a chain",
         2,
         Not("`benches/versions/nights.py` prints it"),
     ),

@@ -24,6 +24,7 @@ import re
 import shutil
 import statistics
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -93,16 +94,29 @@ def run(args, name, text, *more):
     if args.processes > 1:
         command += ["--processes", str(args.processes), "--workers", "1"]
     process = subprocess.Popen(command, cwd=args.dir)
-    peak = 0
-    while process.poll() is None:
-        # The peak since the program was loaded; rusage would count this script's own memory.
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        peak = max([peak] + [int(kib) for kib in re.findall(r"VmHWM:\s+(\d+) kB", status)])
-        time.sleep(0.005)
+    peaks = [0]
+    watch = threading.Thread(target=watch_memory, args=(process, peaks))
+    watch.start()
+    process.wait()
     seconds = time.monotonic() - started
+    watch.join()
     if process.returncode:
         raise SystemExit(f"{command} ended with {process.returncode}")
-    return seconds, peak * 1024 / 1e9
+    return seconds, max(peaks) * 1024 / 1e9
+
+
+def watch_memory(process, peaks):
+    """Appends the peak memory of a process since its program was loaded, in KiB, until it ends.
+
+    The peak that the system tells of a process that ended counts this script's own memory.
+    """
+    while process.returncode is None:
+        try:
+            status = Path(f"/proc/{process.pid}/status").read_text()
+        except OSError:
+            return
+        peaks += [int(kib) for kib in re.findall(r"VmHWM:\s+(\d+) kB", status)]
+        time.sleep(0.005)
 
 
 def head(args, work, edges):
@@ -117,12 +131,13 @@ def head(args, work, edges):
 
 
 def in_turns(args, jobs, compare, version="changes"):
-    """Runs versions and the job "full" in turns; calls `compare` after the first turn.
+    """Runs versions and the job "full" in turns, of which the first is not counted; calls `compare`
+    after that one. Its first version hashes the files that the first run has written.
 
     Returns the cells of their figures, and the manifest of the output `version`.
     """
     seconds, peaks = ({name: [] for name in jobs} for _ in range(2))
-    for turn in range(args.turns):
+    for turn in range(1 + args.turns):
         for name, text in jobs.items():
             for left in [name, "work-full" if name == "full" else name]:
                 shutil.rmtree(args.dir / left, ignore_errors=True)
@@ -131,10 +146,10 @@ def in_turns(args, jobs, compare, version="changes"):
             peaks[name].append(of_run[1])
         if turn == 0:
             compare()
-    medians = {name: statistics.median(of) for name, of in seconds.items()}
+    medians = {name: statistics.median(of[1:]) for name, of in seconds.items()}
     versions = [name for name in jobs if name != "full"]
     cells = [f"{of:.2f} s" for of in medians.values()]
-    cells.append(", ".join(f"{medians[name] / medians['full']:.2f}" for name in versions))
+    cells.append(", ".join(f"{medians[name] / medians['full']:.3f}" for name in versions))
     cells.append(", ".join(f"{max(of):.2f}" for of in peaks.values()) + " GB")
     return cells, json.loads((args.dir / version / "_manifest.json").read_text())
 
