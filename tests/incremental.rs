@@ -6,11 +6,12 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, Date32Array, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::{Float32Type, Int32Type};
-use schemas::{EmbeddingsDataset, Labels};
+use schemas::{EmbeddingsDataset, Labels, SchemaError};
 
 use crate::harness::{Bench, Job, Outcome, mix};
 use crate::needs::{has_modules, python, skip, slow};
@@ -38,7 +39,10 @@ pub(crate) struct World {
     pub(crate) targets: bool,
     /// By how much the numbers are larger that labels and splits follow from; 0 if it is missing.
     shifts: BTreeMap<i64, i64>,
+    /// By how much the numbers are larger that the weights of edges follow from; 0 if it is missing.
+    weight_shifts: BTreeMap<(i64, i64), i64>,
     nights: usize,
+    seed: u64,
     draws: u64,
 }
 
@@ -49,13 +53,18 @@ pub(crate) struct Night {
     /// How many edges lead from one node to another afterwards; 0 deletes those that do.
     edges: BTreeMap<(i64, i64), usize>,
     odd: bool,
-    weighted: bool,
+    /// [`World::weight_shifts`], if edges have weights.
+    weight_shifts: Option<BTreeMap<(i64, i64), i64>>,
     /// [`World::shifts`], if the table has labels and splits.
     shifts: Option<BTreeMap<i64, i64>>,
 }
 
 impl World {
     pub(crate) fn new() -> World {
+        Self::of_seed(29)
+    }
+
+    pub(crate) fn of_seed(seed: u64) -> World {
         let mut world = World {
             nodes: BTreeMap::new(),
             edges: Vec::new(),
@@ -65,7 +74,9 @@ impl World {
             weighted: false,
             targets: false,
             shifts: BTreeMap::new(),
+            weight_shifts: BTreeMap::new(),
             nights: 0,
+            seed,
             draws: 0,
         };
         for id in 0..NUM_NODES {
@@ -96,7 +107,7 @@ impl World {
 
     fn below(&mut self, end: usize) -> usize {
         self.draws += 1;
-        usize::try_from(mix(29, self.draws) % end as u64).unwrap()
+        usize::try_from(mix(self.seed, self.draws) % end as u64).unwrap()
     }
 
     fn node(&mut self) -> i64 {
@@ -112,7 +123,6 @@ impl World {
     pub(crate) fn night(&mut self) -> Night {
         let mut night = Night {
             odd: self.odd,
-            weighted: self.weighted,
             ..Night::default()
         };
         for _ in 0..2 {
@@ -139,6 +149,13 @@ impl World {
             let count = 1 + self.below(3);
             night.edges.insert(ends, count);
         }
+        if self.weighted && !self.undirected {
+            let at = self.below(self.edges.len());
+            let ends = self.edges[at];
+            *self.weight_shifts.entry(ends).or_default() += 1;
+            let parallel = self.edges.iter().filter(|&other| *other == ends);
+            night.edges.insert(ends, parallel.count());
+        }
         // A node comes back as it was, with out-edges alone.
         if let Some((id, as_before)) = self.gone.take() {
             night.nodes.insert(id, Some(as_before));
@@ -160,6 +177,7 @@ impl World {
         let has = |ends: &(i64, i64)| self.edges.contains(ends);
         night.edges.retain(|ends, count| *count > 0 || has(ends));
         night.shifts = self.targets.then(|| self.shifts.clone());
+        night.weight_shifts = self.weighted.then(|| self.weight_shifts.clone());
         if self.undirected {
             let drawn = night.edges.clone();
             let is_first = |&(a, b): &(i64, i64)| a <= b || !drawn.contains_key(&(b, a));
@@ -220,7 +238,8 @@ impl World {
             ("dst", ids(self.edges.iter().map(|ends| ends.1))),
         ];
         if self.weighted {
-            edges.push(("w", weights(self.edges.iter().copied())));
+            let shifts = &self.weight_shifts;
+            edges.push(("w", weights(self.edges.iter().copied(), shifts)));
         }
         bench.write_table(&format!("{dir}/edges.parquet"), edges);
     }
@@ -251,8 +270,8 @@ impl Night {
             ("dst", ids(rows.iter().map(|(ends, _)| ends.1))),
             ("op", Arc::new(StringArray::from_iter_values(of_edges))),
         ];
-        if self.weighted {
-            edges.push(("w", weights(rows.iter().map(|(ends, _)| *ends))));
+        if let Some(shifts) = &self.weight_shifts {
+            edges.push(("w", weights(rows.iter().map(|(ends, _)| *ends), shifts)));
         }
         bench.write_table(&format!("{dir}/edges.parquet"), edges);
     }
@@ -322,9 +341,10 @@ fn ids(of: impl Iterator<Item = i64>) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(of))
 }
 
-/// Weights of edges, which follow from their ends.
-fn weights(of: impl Iterator<Item = (i64, i64)>) -> ArrayRef {
-    floats(of.map(|(src, dst)| ((src + 3 * dst) % 7) as f32 / 3.0))
+/// Weights of edges, which follow from their ends and shifts.
+fn weights(of: impl Iterator<Item = (i64, i64)>, shifts: &BTreeMap<(i64, i64), i64>) -> ArrayRef {
+    let shift = |ends| shifts.get(&ends).copied().unwrap_or(0);
+    floats(of.map(|(src, dst)| ((src + 3 * dst + shift((src, dst))) % 7) as f32 / 3.0))
 }
 
 fn floats(of: impl Iterator<Item = f32>) -> ArrayRef {
@@ -887,7 +907,7 @@ fn changes_that_do_not_fit_are_refused() {
         |nodes: &[(i64, Option<[f32; 2]>)], edges: &[((i64, i64), usize)], expected: &str| {
             let night = Night {
                 odd: false,
-                weighted: false,
+                weight_shifts: None,
                 shifts: None,
                 nodes: nodes.iter().copied().collect(),
                 edges: edges.iter().copied().collect(),
@@ -1358,6 +1378,39 @@ fn check_predicts_a_version_while_a_run_holds_its_lock() {
     assert_eq!(beside.stdout, alone.stdout);
 }
 
+#[test]
+fn check_predicts_the_bytes_of_rows_and_says_when_a_version_does_not_pay() {
+    let (bench, mut world) = started(0);
+    let line = "a run without a parent, on the whole tables of today, is likely as fast";
+    let check = |night: Night, pays: bool| {
+        night.write(&bench, "night");
+        bench.write(&version("v1", "v0", &["night"], ""));
+        let outcome = bench.graphflat(&["check", "job.toml", "--json"]).ok();
+        let predicted = outcome.events().pop().unwrap()["version"]["bytes"].clone();
+        let said = bench.graphflat(&["check", "job.toml"]).ok().stdout;
+        assert_eq!(said.contains(line), !pays, "{said}");
+        assert!(said.contains("version  the rows take about"), "{said}");
+        bench.graphflat(&["run", "job.toml"]).ok();
+        let parts = bench.manifest("out/v1")["parts"].clone();
+        let of_rows = parts.as_array().unwrap().iter();
+        let of_rows = of_rows.filter(|part| part["name"] != "version");
+        let files = of_rows.flat_map(|part| part["files"].as_array().unwrap().clone());
+        let written: u64 = files.map(|file| file["bytes"].as_u64().unwrap()).sum();
+        let ratio = predicted.as_f64().unwrap() / written as f64;
+        // Few rows share the columns' names and statistics of a file.
+        let allowed = if pays { 0.1..1.1 } else { 0.7..1.4 };
+        assert!(allowed.contains(&ratio), "{predicted} of {written}");
+        std::fs::remove_dir_all(bench.path("out/v1")).unwrap();
+    };
+    let edges = world.edges.iter().step_by(2).map(|&ends| (ends, 0));
+    let half = Night {
+        edges: edges.collect(),
+        ..Night::default()
+    };
+    check(half, false);
+    check(world.night(), true);
+}
+
 #[cfg(unix)]
 #[test]
 fn a_parent_named_by_a_link_is_recorded_by_its_real_path() {
@@ -1654,8 +1707,31 @@ fn a_parent_of_another_engine_gives_no_rows() {
 /// Kills of [`kills_at_random_moments_leave_whole_versions`].
 const KILLS: usize = 100;
 
+/// Reads an output again and again until `ends`: it must not be there, or have the rows `wanted`.
+/// Returns how often it was there, and how often it was looked at.
+fn poll(bench: &Bench, output: &str, wanted: &Rows, ends: &AtomicBool) -> [usize; 2] {
+    let (mut whole, mut all) = (0, 0);
+    while !ends.load(Ordering::Relaxed) {
+        all += 1;
+        match EmbeddingsDataset::open(&bench.path(output)) {
+            Ok(_) => {
+                assert!(
+                    rows(bench, output) == *wanted,
+                    "{output} while it is written"
+                );
+                whole += 1;
+            }
+            Err(SchemaError::NotFinished { .. }) => (),
+            Err(error) => panic!("{output}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    [whole, all]
+}
+
 /// Kills the runs of a chain of versions at random moments. A version is there as a whole or not at
-/// all, and the chain ends with the rows of a chain that was not killed.
+/// all, for a reader that polls all the time, and the chain ends with the rows of a chain that was
+/// not killed.
 #[test]
 fn kills_at_random_moments_leave_whole_versions() {
     if !slow() {
@@ -1682,7 +1758,7 @@ fn kills_at_random_moments_leave_whole_versions() {
         longest = longest.max(started.elapsed());
         expected.push(rows(&bench, &format!("out/calm-{at}")));
     }
-    let (mut killed, mut whole, mut draw, mut chain) = (0, 0, 0, 0);
+    let (mut killed, mut whole, mut draw, mut chain, mut polls) = (0, 0, 0, 0, [0; 2]);
     while killed < KILLS {
         chain += 1;
         let name = format!("killed{chain}");
@@ -1691,33 +1767,45 @@ fn kills_at_random_moments_leave_whole_versions() {
         bench.run(&first("sage", ""), &again).ok();
         for at in 1..=nights.len() {
             let (own, wanted) = (format!("out/{name}-{at}"), &expected[at - 1]);
-            // After some kills, the run ends.
-            for _ in 0..4 {
-                bench.write(&job(&name, at));
-                let run = [&["run", "job.toml", "--quiet"], flags(at)].concat();
-                let mut child = bench.command(&run).spawn().unwrap();
-                draw += 1;
-                let share = mix(31, draw) % 1000;
-                std::thread::sleep(longest.mul_f64(share as f64 / 1000.0));
-                let has_ended = child.try_wait().unwrap().is_some();
-                child.kill().unwrap(); // SIGKILL: no handler runs
-                child.wait().unwrap();
-                killed += usize::from(!has_ended);
-                if at > 1 {
-                    let parent = rows(&bench, &format!("out/{name}-{}", at - 1));
-                    assert!(parent == expected[at - 2]);
+            let ends = AtomicBool::new(false);
+            let seen = std::thread::scope(|scope| {
+                let reader = scope.spawn(|| poll(&bench, &own, wanted, &ends));
+                // After some kills, the run ends.
+                for _ in 0..4 {
+                    bench.write(&job(&name, at));
+                    let run = [&["run", "job.toml", "--quiet"], flags(at)].concat();
+                    let mut child = bench.command(&run).spawn().unwrap();
+                    draw += 1;
+                    let share = mix(31, draw) % 1000;
+                    std::thread::sleep(longest.mul_f64(share as f64 / 1000.0));
+                    let has_ended = child.try_wait().unwrap().is_some();
+                    child.kill().unwrap(); // SIGKILL: no handler runs
+                    child.wait().unwrap();
+                    killed += usize::from(!has_ended);
+                    if at > 1 {
+                        let parent = rows(&bench, &format!("out/{name}-{}", at - 1));
+                        assert!(parent == expected[at - 2]);
+                    }
+                    if bench.path(&format!("{own}/_SUCCESS")).exists() {
+                        whole += usize::from(!has_ended);
+                        assert!(rows(&bench, &own) == *wanted, "{own} after a kill");
+                        break;
+                    }
                 }
-                if bench.path(&format!("{own}/_SUCCESS")).exists() {
-                    whole += usize::from(!has_ended);
-                    assert!(rows(&bench, &own) == *wanted, "{own} after a kill");
-                    break;
-                }
-            }
-            bench.run(&job(&name, at), flags(at)).ok();
+                bench.run(&job(&name, at), flags(at)).ok();
+                ends.store(true, Ordering::Relaxed);
+                reader.join().unwrap()
+            });
+            polls = [polls[0] + seen[0], polls[1] + seen[1]];
             assert!(rows(&bench, &own) == *wanted, "{own}");
         }
     }
-    eprintln!("{killed} kills, {whole} after the output was whole");
+    let [there, all] = polls;
+    assert!(
+        0 < there && there < all,
+        "{there} of {all} polls saw a version"
+    );
+    eprintln!("{killed} kills, {whole} after the output was whole; {there} of {all} polls saw it");
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub(crate) struct TypedWorld {
     pub(crate) targets: bool,
     /// By how much the numbers are larger that labels and splits of users follow from.
     shifts: BTreeMap<i64, i64>,
+    seed: u64,
     draws: u64,
 }
 
@@ -50,11 +51,16 @@ pub(crate) struct TypedNight {
 
 impl TypedWorld {
     pub(crate) fn new() -> TypedWorld {
+        Self::of_seed(31)
+    }
+
+    pub(crate) fn of_seed(seed: u64) -> TypedWorld {
         let mut world = TypedWorld {
             nodes: Default::default(),
             edges: Default::default(),
             targets: false,
             shifts: BTreeMap::new(),
+            seed,
             draws: 0,
         };
         for (node_type, count) in [(ITEM, 120), (USER, 200)] {
@@ -74,7 +80,7 @@ impl TypedWorld {
 
     fn below(&mut self, end: usize) -> usize {
         self.draws += 1;
-        usize::try_from(mix(31, self.draws) % end as u64).unwrap()
+        usize::try_from(mix(self.seed, self.draws) % end as u64).unwrap()
     }
 
     fn feature(&mut self) -> f32 {

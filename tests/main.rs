@@ -53,6 +53,7 @@ mod typed_forward;
 mod typed_infer;
 mod typed_names;
 mod verdicts;
+mod version_chains;
 mod version_pairs;
 mod version_processes;
 mod version_stores;

@@ -400,5 +400,5 @@ fn kills_while_versions_are_written_to_an_s3_server_leave_whole_ones() {
 #[test]
 fn kills_while_versions_are_written_to_hdfs_leave_whole_ones() {
     let store = Store::hdfs("version-kills");
-    store.iter().for_each(|store| check_kills(store, 6));
+    store.iter().for_each(|store| check_kills(store, 12));
 }

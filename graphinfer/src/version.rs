@@ -42,6 +42,8 @@ pub struct Decision {
     pub reached: Vec<Work>,
     /// Work of each layer for all rows.
     pub all: Vec<Work>,
+    /// Bytes of the rows that are written, predicted from those of the parent.
+    pub bytes: u64,
     /// Why a new store with all changes is written; none if the store stays.
     pub rebuilds: Option<String>,
 }
@@ -239,6 +241,7 @@ impl Decision {
             full,
             reached,
             all,
+            bytes: 0,
             rebuilds: None,
         };
         let percent = decision.percent();
@@ -254,6 +257,28 @@ impl Decision {
             layers.iter().map(|layer| layer.rows + layer.in_edges).sum()
         };
         100 * sum(&self.reached) / sum(&self.all).max(1)
+    }
+
+    /// Predicts the bytes of the rows that are written, if they are as long as those of the parent.
+    fn predict_bytes(&self, parent: &Manifest) -> u64 {
+        let kept = parent.version.iter().flat_map(|version| &version.kept);
+        let parts = parent.row_parts().chain(kept.flat_map(|of| &of.parts));
+        let (mut rows, mut bytes) = (0u128, 0);
+        for part in parts {
+            rows += u128::from(part.rows);
+            bytes += part
+                .files
+                .iter()
+                .map(|of| u128::from(of.bytes))
+                .sum::<u128>();
+        }
+        let layers = if self.full.is_some() {
+            &self.all
+        } else {
+            &self.reached
+        };
+        let written = layers.last().map_or(0, |layer| u128::from(layer.rows));
+        u64::try_from(bytes * written / rows.max(1)).unwrap_or(u64::MAX)
     }
 
     /// Returns a line for each layer, one if a run without a parent is likely as fast, and one if the
@@ -336,6 +361,7 @@ impl Prepared {
             reach.full_work(numbers, &reach_plan, is_computed),
         );
         let mut decision = Decision::new(why.map(str::to_owned), work);
+        decision.bytes = decision.predict_bytes(&parent.manifest);
         decision.rebuilds = match decision.full {
             Some(_) => Some("all rows are computed from a new store with all changes".to_owned()),
             None => input.rebuild_plan().reason(&reached.after),

@@ -113,8 +113,10 @@ impl Predicted {
             lines.chain(bytes).map(|line| format!("features  {line}"))
         });
         let embeddings = self.embeddings.iter().flat_map(|of| {
+            let bytes = ByteSize(of.bytes).display().si();
+            let bytes = format!("the rows take about {bytes}");
             let lines = std::iter::once(of.summary()).chain(of.lines());
-            lines.map(|line| format!("version  {line}"))
+            lines.chain([bytes]).map(|line| format!("version  {line}"))
         });
         let trained = self.is_trained.then(|| {
             "version  full: all rows are computed, because the job trains the model".to_owned()
@@ -132,6 +134,7 @@ impl Predicted {
         }
         if let Some(embeddings) = &self.embeddings {
             report["version"] = embeddings.to_json();
+            report["version"]["bytes"] = embeddings.bytes.into();
         }
         let of_features = self.features.as_ref().and_then(|of| of.rebuilds.as_ref());
         let of_embeddings = self.embeddings.as_ref().and_then(|of| of.rebuilds.as_ref());
