@@ -164,7 +164,7 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
     (
         "docs/benchmarks/version_chains.md#Late in a chain",
         2,
-        Not("`benches/versions/nights.py` prints it"),
+        Not("`benches/versions/nights.py` prints them"),
     ),
     ("docs/benchmarks/links.md#Citation graphs", 3, Not(LINKS)),
     ("docs/benchmarks/links.md#Debian's packages", 3, Not(LINKS)),

@@ -13,10 +13,11 @@ of a job without [incremental].
     python nightly.py --program graphflat --dir DIR --processes 2
     python nightly.py --program graphflat --dir DIR --pairs 0.2 --models sage
 
-With --pairs, a hash makes so many of the edges pairs, which carry no messages, and a model of links
-gives the rows. With --processes, all jobs have as many, each with one worker; memory is that of the first.
-With --tables, the graph of these tables changes. Its first column of nodes is the id, the first two
-of edges are the ends. Nodes have the column `features`, or 64 random numbers.
+T turns are counted, after one that is not. With --pairs, a hash makes so many of the edges pairs,
+which carry no messages, and a model of links gives the rows. With --processes, all jobs have as
+many, each with one worker; memory is that of the first. With --tables, the graph of these tables
+changes. Its first column of nodes is the id, the first two of edges are the ends. Nodes have the
+column `features`, or 64 random numbers.
 """
 import argparse
 import json
@@ -132,7 +133,7 @@ def head(args, work, edges):
 
 def in_turns(args, jobs, compare, version="changes"):
     """Runs versions and the job "full" in turns, of which the first is not counted; calls `compare`
-    after that one. Its first version hashes the files that the first run has written.
+    after that one. In it, a version hashes the files that the first run of the chain has written.
 
     Returns the cells of their figures, and the manifest of the output `version`.
     """

@@ -39,13 +39,18 @@ pub struct KeptRowsOf<'a> {
 }
 
 impl KeptRowsOf<'_> {
-    /// Finds the rows that are no rows of a version whose numbers of nodes are below `num_nodes`.
-    /// `gone`: the nodes of the rows that it writes, and those that have no row in it.
+    /// Finds the rows that are no rows of a version. All its nodes, removed ones included, have a
+    /// number below `num_nodes`. `gone`: the nodes of the rows that it writes, and those that have
+    /// no row in it.
     ///
     /// # Errors
     ///
     /// Completes a sentence that starts with the parent, if its outputs have other rows than were
     /// kept.
+    ///
+    /// # Panics
+    ///
+    /// If a node has a number that is not below `num_nodes`.
     pub fn replaced(&self, num_nodes: usize, gone: &[NodeIdx]) -> Result<Replaced, String> {
         // By node: the latest output that has a row of it, and `GONE` if that is no row of the
         // version.
