@@ -152,6 +152,15 @@ fn output(name: &str, at: usize) -> String {
     }
 }
 
+/// Copies all rows of a version in a store to another output there, which versions can continue.
+fn compact(store: &Store, bench: &Bench, version: &str, whole: &str) {
+    let [from, to] = [version, whole].map(|of| format!("{}/out/{of}", store.url));
+    let mut command = bench.command(&["compact", &from, "--output", &to, "--work-dir", "work"]);
+    command.envs(store.env.iter().cloned());
+    Outcome::of(&command.output().unwrap()).ok();
+    assert_tidy(store, &format!("out/{whole}"));
+}
+
 /// Shows all rows of an output of a store or of the bench.
 fn inspect(bench: &Bench, store: &Store, path: &str) -> Outcome {
     let mut command = bench.command(&["inspect", path, "--json", "--limit", "100000"]);
@@ -172,7 +181,7 @@ fn shown(outcome: &Outcome) -> Shown {
 }
 
 /// Checks that versions on a store are full runs, while a reader polls; that a finished one is not
-/// repeated; and that they can be checked, listed and copied to local files.
+/// repeated; and that they can be checked, listed, compacted and copied to local files.
 fn check_chain(store: &Store) {
     let chain = Chain::new(store);
     let bench = &chain.bench;
@@ -211,10 +220,12 @@ fn check_chain(store: &Store) {
         "{}",
         listed.stdout
     );
+    compact(store, bench, &last, "whole");
     // Outputs side by side may be copied together.
     copy_outputs(store, bench);
     let expected = rows(bench, &format!("out/full-tables-{NIGHTS}"));
     assert!(rows(bench, &format!("copy/{last}")) == expected);
+    assert!(rows(bench, "copy/whole") == expected);
     // A parent that is gone is one clear line.
     store.remove(&format!("out/{last}"));
     store.remove(&format!("out/{}", output("v", NIGHTS - 1)));
@@ -276,7 +287,10 @@ fn check_features(store: &Store, kills: usize) {
         let full = features::<World>(&format!("work-{tables}"), &tables, &tables, "");
         bench.run(&full, &[]).ok();
     }
+    compact(store, &bench, &format!("v{NIGHTS}"), "whole");
     copy_outputs(store, &bench);
+    let last = neighbourhoods(&bench, &format!("copy/v{NIGHTS}"));
+    assert!(neighbourhoods(&bench, "copy/whole") == last);
     for at in 1..=NIGHTS {
         let expected = neighbourhoods(&bench, &format!("out/tables-{at}"));
         assert!(
