@@ -8,24 +8,29 @@ neighbourhoods of each version is compared with that on the full run's, bit for 
     python features.py --program graphflat --dir DIR [--nodes N] [--edges M] [--turns T]
     python features.py --program graphflat --dir DIR --layouts shards rows --targets train
     python features.py --program graphflat --dir DIR --model gat --processes 2
+    python features.py --program graphflat --dir DIR --tables nodes.parquet edges.parquet
 """
 import argparse
 import shutil
+from pathlib import Path
 
 import numpy as np
-from nightly import CASES, INPUT, MODELS, changed_tables, draw_changes, graph_parser, in_turns
-from nightly import make_graph, rows, run, size, written_share
+from nightly import CASES, INPUT, MODELS, changed_tables, copy_tables, draw_changes, graph_parser
+from nightly import in_turns, make_graph, rows, run, size, written_share
 
 
 def main():
     parser = graph_parser(__doc__)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--tables", type=Path, nargs=2)
     parser.add_argument("--layouts", nargs="+", choices=["shards", "rows"], default=["shards"])
     parser.add_argument("--targets", default="all")
     parser.add_argument("--model", choices=["sage", "gat"], default="sage")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     args = parser.parse_args()
+    if args.tables:
+        copy_tables(args)
     edges = make_graph(args)
     folders = {case: draw_changes(args, edges, case, at) for at, case in enumerate(CASES, 1)}
     print("| layout | changes | targets | bytes | changes | snapshot | full run | ratios | memory |")

@@ -225,6 +225,7 @@ def rows(output, node_type=""):
 
 def copy_tables(args):
     """Writes the tables of a graph with the columns of a generated one."""
+    args.dir.mkdir(exist_ok=True)
     nodes, edges = (parquet.read_table(path) for path in args.tables)
     rng = np.random.default_rng(0)
     if "features" in nodes.column_names:
@@ -274,7 +275,6 @@ def main():
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["sage", "gat"])
     args = parser.parse_args()
     if args.tables:
-        args.dir.mkdir(exist_ok=True)
         copy_tables(args)
     edges = make_graph(args)
     folders = {case: draw_changes(args, edges, case, at) for at, case in enumerate(CASES, 1)}
