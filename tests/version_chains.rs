@@ -136,11 +136,12 @@ macro_rules! train {
     };
 }
 
+/// Nodes become hubs and stop being some.
 #[test]
 fn thirty_nights_of_shards_are_full_runs() {
     let keys = Keys {
         train: train!("model = \"sage\""),
-        flatten: "targets_per_part = 70\n",
+        flatten: "targets_per_part = 70\nhub_threshold = 12\n",
         input: UNCHANGED,
         args: &[],
     };
