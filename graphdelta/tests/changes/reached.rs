@@ -29,7 +29,7 @@ fn draw_plan(num_relations: usize, draw: &mut Draw) -> ReachPlan {
         layers: steps(3),
         degrees: draw.of(&[Degrees::None, Degrees::Own, Degrees::Sources]),
         weights: false,
-        hub_edges: usize::MAX,
+        hub_edges: draw.of(&[usize::MAX, 2, 4]),
     }
 }
 

@@ -104,6 +104,17 @@ pub(crate) fn reach(
         both.any(|(a, b)| list(a, node).1 != list(b, node).1)
     });
     let degrees: BTreeSet<Node> = degrees.copied().collect();
+    // A layer aggregates all in-edges of a hub in another way.
+    let is_hub = |of: &Lists, node: &Node, limit: usize| {
+        let (in_degree, _) = list(of, node).1;
+        in_degree > plan.hub_edges as u64 && in_degree <= limit as u64
+    };
+    let turns = |relation: usize, node: &Node| {
+        let limits = plan.layers.iter().map(|limits| limits[relation]);
+        let [a, b] = [&old[relation], &new[relation]];
+        let mut both = limits.map(|limit| [a, b].map(|of| is_hub(of, node, limit)));
+        both.any(|[in_old, in_new]| in_old != in_new)
+    };
     let walk = |steps: Vec<&Vec<usize>>, reads: Degrees| {
         let mut first = inputs.clone();
         if reads == Degrees::Sources {
@@ -116,13 +127,13 @@ pub(crate) fn reach(
             if reads != Degrees::None {
                 next.extend(&degrees);
             }
-            for ((a, b), &limit) in old.iter().zip(new).zip(limits) {
+            for (relation, ((a, b), &limit)) in old.iter().zip(new).zip(limits).enumerate() {
                 for node in &nodes {
                     let [in_old, in_new] = [a, b].map(|of| list(of, node).0);
                     let cut = |of: &[(Node, f32)]| of[..of.len().min(limit)].to_vec();
                     let sources = cut(&in_new);
-                    if cut(&in_old) != sources || sources.iter().any(|(src, _)| last.contains(src))
-                    {
+                    let differs = cut(&in_old) != sources || limit > 0 && turns(relation, node);
+                    if differs || sources.iter().any(|(src, _)| last.contains(src)) {
                         next.insert(*node);
                     }
                 }
