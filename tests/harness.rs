@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 
 use arrow::array::{
@@ -44,6 +44,14 @@ pub(crate) enum FeatureKind {
     Sparse,
     /// No features at all.
     None,
+}
+
+/// Kills a process; tells whether it had ended before.
+pub(crate) fn kill(mut child: Child) -> bool {
+    let has_ended = child.try_wait().unwrap().is_some();
+    child.kill().unwrap(); // SIGKILL: no handler runs
+    child.wait().unwrap();
+    has_ended
 }
 
 /// A 64-bit mix: the only source of random numbers in the tests.

@@ -13,7 +13,7 @@ use arrow::array::{ArrayRef, Date32Array, Float32Array, Int64Array, ListArray, S
 use arrow::datatypes::{Float32Type, Int32Type};
 use schemas::{EmbeddingsDataset, Labels, SchemaError};
 
-use crate::harness::{Bench, Job, Outcome, mix};
+use crate::harness::{Bench, Job, Outcome, kill, mix};
 use crate::needs::{has_modules, python, skip, slow};
 
 const NUM_NODES: i64 = 300;
@@ -60,8 +60,10 @@ pub(crate) struct Night {
 }
 
 impl World {
+    pub(crate) const SEED: u64 = 29;
+
     pub(crate) fn new() -> World {
-        Self::of_seed(29)
+        Self::of_seed(Self::SEED)
     }
 
     pub(crate) fn of_seed(seed: u64) -> World {
@@ -1774,13 +1776,11 @@ fn kills_at_random_moments_leave_whole_versions() {
                 for _ in 0..4 {
                     bench.write(&job(&name, at));
                     let run = [&["run", "job.toml", "--quiet"], flags(at)].concat();
-                    let mut child = bench.command(&run).spawn().unwrap();
+                    let child = bench.command(&run).spawn().unwrap();
                     draw += 1;
                     let share = mix(31, draw) % 1000;
                     std::thread::sleep(longest.mul_f64(share as f64 / 1000.0));
-                    let has_ended = child.try_wait().unwrap().is_some();
-                    child.kill().unwrap(); // SIGKILL: no handler runs
-                    child.wait().unwrap();
+                    let has_ended = kill(child);
                     killed += usize::from(!has_ended);
                     if at > 1 {
                         let parent = rows(&bench, &format!("out/{name}-{}", at - 1));

@@ -225,13 +225,21 @@ fn check_alone(bench: &Bench, args: &[&str], job: impl Fn(&str, &str) -> Job) {
 }
 
 pub(crate) fn world() -> World {
-    let mut world = World::new();
+    world_of_seed(World::SEED)
+}
+
+pub(crate) fn world_of_seed(seed: u64) -> World {
+    let mut world = World::of_seed(seed);
     world.targets = true;
     world
 }
 
 fn typed_world() -> TypedWorld {
-    let mut world = TypedWorld::new();
+    typed_world_of_seed(TypedWorld::SEED)
+}
+
+pub(crate) fn typed_world_of_seed(seed: u64) -> TypedWorld {
+    let mut world = TypedWorld::of_seed(seed);
     world.targets = true;
     world
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
 use schemas::EmbeddingsDataset;
 
-use crate::harness::{Bench, Job, mix};
+use crate::harness::{Bench, Job, kill, mix};
 use crate::incremental::{PROCESSES, blocks, rebuilding, run_python, target_columns};
 use crate::needs::{has_modules, python, skip, slow};
 
@@ -50,8 +50,10 @@ pub(crate) struct TypedNight {
 }
 
 impl TypedWorld {
+    pub(crate) const SEED: u64 = 31;
+
     pub(crate) fn new() -> TypedWorld {
-        Self::of_seed(31)
+        Self::of_seed(Self::SEED)
     }
 
     pub(crate) fn of_seed(seed: u64) -> TypedWorld {
@@ -493,15 +495,13 @@ fn kills_leave_whole_versions_of_types() {
         let own = format!("killed-{draws}");
         for _ in 0..3 {
             bench.write(&job(&own));
-            let mut child = bench
+            let child = bench
                 .command(&["run", "job.toml", "--quiet"])
                 .spawn()
                 .unwrap();
             draws += 1;
             std::thread::sleep(longest.mul_f64((mix(37, draws) % 1000) as f64 / 1000.0));
-            killed += usize::from(child.try_wait().unwrap().is_none());
-            child.kill().unwrap(); // SIGKILL: no handler runs
-            child.wait().unwrap();
+            killed += usize::from(!kill(child));
             assert!(rows(&bench, "out/v0") == before);
             let output = format!("out/{own}");
             if bench.path(&format!("{output}/_SUCCESS")).exists() {

@@ -10,7 +10,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, NUM_CLASSES, TRAIN, Table,
-    assert_same_bytes, f32_lists, mix,
+    assert_same_bytes, f32_lists, kill, mix,
 };
 use crate::infer::batches;
 use crate::needs::slow;
@@ -426,9 +426,7 @@ fn kill_at_random_moments(bench: &Bench, kills: usize, kills_a_run: u64) -> Foun
         } else {
             std::thread::sleep(std::time::Duration::from_micros(mix(1, draw) % micros));
         }
-        let has_ended = child.try_wait().unwrap().is_some();
-        child.kill().unwrap(); // SIGKILL: no handler runs
-        child.wait().unwrap();
+        let has_ended = kill(child);
         killed += usize::from(!has_ended);
         if mix(2, draw).is_multiple_of(kills_a_run) {
             found.rounds += usize::from(bench.path("work/infer/rounds.json").exists());

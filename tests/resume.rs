@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 
 use crate::harness::{
-    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
+    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes,
+    kill, mix,
 };
 #[cfg(target_os = "linux")]
 use crate::hosts::SmallDisk;
@@ -185,12 +186,10 @@ fn kills_at_random_moments_change_no_row() {
         bench.clear();
         while killed < RANDOM_KILLS * (i + 1) / cases.len() {
             draw += 1;
-            let mut child = run(&job);
+            let child = run(&job);
             let delay = mix(1, draw) % micros;
             std::thread::sleep(std::time::Duration::from_micros(delay));
-            let has_ended = child.try_wait().unwrap().is_some();
-            child.kill().unwrap(); // SIGKILL: no handler runs
-            child.wait().unwrap();
+            let has_ended = kill(child);
             killed += usize::from(!has_ended);
             // After every third kill, the next run ends; after others, it is killed too.
             if mix(2, draw).is_multiple_of(3) {
@@ -234,11 +233,9 @@ fn kills_within_epochs_change_no_bit_of_a_model() {
     remove();
     while killed < TRAIN_KILLS {
         draw += 1;
-        let mut child = bench.command(&train).spawn().unwrap();
+        let child = bench.command(&train).spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_micros(mix(3, draw) % micros));
-        let has_ended = child.try_wait().unwrap().is_some();
-        child.kill().unwrap(); // SIGKILL: no handler runs
-        child.wait().unwrap();
+        let has_ended = kill(child);
         killed += usize::from(!has_ended);
         let checkpoint = std::fs::read(bench.path("out/model/_progress/checkpoint"));
         let text = String::from_utf8_lossy(checkpoint.as_deref().unwrap_or_default()).into_owned();

@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 use crate::fault_proxy::{FaultProxy, Plan};
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes,
-    f32_lists, mix,
+    f32_lists, kill, mix,
 };
 use crate::needs::{checkout, skip, slow, target_dir};
 use crate::s3_server::S3Server;
@@ -545,13 +545,11 @@ fn check_kills(store: &Store, killing: &Killing) {
         store.remove("out");
         // Two or three kills in a row, each of a run that continues the one before.
         for again in 0..2 + draw % 2 {
-            let mut child = start(&[]);
+            let child = start(&[]);
             let share = mix(draw, again) % 1000;
             std::thread::sleep(whole.mul_f64(share as f64 / 1000.0));
-            let is_running = child.try_wait().unwrap().is_none();
+            let is_running = !kill(child);
             killed += usize::from(is_running);
-            child.kill().unwrap(); // SIGKILL: no handler runs
-            child.wait().unwrap();
             for (output, wanted) in outputs.iter().zip(&expected) {
                 for (name, bytes) in store.data_files(output) {
                     assert_eq!(

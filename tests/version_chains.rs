@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use schemas::GraphFeature;
 
 use crate::harness::{Bench, Job};
-use crate::incremental::{PROCESSES, World, rebuilding};
-use crate::incremental_features::{self, Chain};
-use crate::incremental_typed::{Rows, TypedWorld, rows};
+use crate::incremental::{PROCESSES, rebuilding};
+use crate::incremental_features::{self, Chain, typed_world_of_seed, world_of_seed};
+use crate::incremental_typed::{Rows, rows};
 
 /// Nights of a chain; the seven chains below have 210.
 const NIGHTS: usize = 30;
@@ -18,7 +18,9 @@ const WORKERS: [usize; 3] = [1, 8, 3];
 
 /// What the jobs of a chain have in common.
 struct Keys<'a> {
+    /// Further keys of `[train]`.
     train: &'a str,
+    /// Further keys of `[flatten]`.
     flatten: &'a str,
     /// What is replaced in every job, and by what.
     input: [&'a str; 2],
@@ -38,8 +40,11 @@ fn read(bench: &Bench, name: &str) -> Both {
 impl Keys<'_> {
     fn job<C: Chain>(&self, [work, tables, output]: [&str; 3], list: &str, end: &str) -> Job {
         let train = match output {
-            "v0" => self.train,
-            _ => "",
+            "v0" => format!(
+                "[train]\noutput = \"out/model\"\n{}\nhidden = [8]\nepochs = 2\n\n",
+                self.train
+            ),
+            _ => String::new(),
         };
         let job = Job(format!(
             "{}{list}[flatten]\noutput = \"out/{output}-features\"\nhops = 2\nfanouts = [4, 3]\n{}\n\
@@ -111,81 +116,61 @@ fn check<C: Chain>(mut world: C, keys: &Keys<'_>) {
     assert!(kept.iter().all(|&of| of > 2 * NIGHTS / 3), "{kept:?}");
 }
 
-const UNCHANGED: [&str; 2] = ["[flatten]", "[flatten]"];
-
-fn world(seed: u64) -> World {
-    let mut world = World::of_seed(seed);
-    world.targets = true;
-    world
-}
-
-fn typed_world(seed: u64) -> TypedWorld {
-    let mut world = TypedWorld::of_seed(seed);
-    world.targets = true;
-    world
-}
-
-/// The table [train] of a model.
-macro_rules! train {
-    ($keys:literal) => {
-        concat!(
-            "[train]\noutput = \"out/model\"\nhidden = [8]\nepochs = 2\n",
-            $keys,
-            "\n\n"
-        )
-    };
-}
+/// Keys of GraphSAGE; nothing is replaced.
+const KEYS: Keys<'static> = Keys {
+    train: "model = \"sage\"",
+    flatten: "",
+    input: ["[flatten]", "[flatten]"],
+    args: &[],
+};
 
 /// Nodes become hubs and stop being some.
 #[test]
 fn thirty_nights_of_shards_are_full_runs() {
     let keys = Keys {
-        train: train!("model = \"sage\""),
         flatten: "targets_per_part = 70\nhub_threshold = 12\n",
-        input: UNCHANGED,
-        args: &[],
+        ..KEYS
     };
-    check(world(101), &keys);
+    check(world_of_seed(101), &keys);
 }
 
 #[test]
 fn thirty_nights_of_rows_with_weights_are_full_runs() {
-    let mut weighted = world(102);
+    let mut weighted = world_of_seed(102);
     weighted.weighted = true;
     let keys = Keys {
-        train: train!("model = \"gat\""),
+        train: "model = \"gat\"",
         flatten: "layout = \"rows\"\nsampling = \"weighted\"\n",
         input: ["dst = \"dst\"\n", "dst = \"dst\"\nweight = \"w\"\n"],
-        args: &[],
+        ..KEYS
     };
     check(weighted, &keys);
 }
 
 #[test]
 fn thirty_nights_without_direction_are_full_runs() {
-    let mut undirected = world(103);
+    let mut undirected = world_of_seed(103);
     undirected.undirected = true;
     let keys = Keys {
-        train: train!("model = \"gatv2\""),
+        train: "model = \"gatv2\"",
         flatten: "targets = \"train\"\n",
         input: ["dst = \"dst\"\n", "dst = \"dst\"\nundirected = true\n"],
-        args: &[],
+        ..KEYS
     };
     check(undirected, &keys);
 }
 
 #[test]
 fn thirty_nights_of_sparse_features_are_full_runs() {
-    let mut sparse = world(104);
+    let mut sparse = world_of_seed(104);
     sparse.odd = true;
     let keys = Keys {
-        train: train!("model = \"gin\""),
-        flatten: "",
+        train: "model = \"gin\"",
         input: [
             "features = [\"x\", \"y\"]",
             "sparse = { index = \"index\", value = \"value\", width = 8 }",
         ],
-        args: &[],
+        ..KEYS
     };
     check(sparse, &keys);
 }
@@ -193,32 +178,29 @@ fn thirty_nights_of_sparse_features_are_full_runs() {
 #[test]
 fn thirty_nights_in_two_processes_are_full_runs() {
     let keys = Keys {
-        train: train!("model = \"sage\"\naggregator = \"max\""),
+        train: "model = \"sage\"\naggregator = \"max\"",
         flatten: "layout = \"rows\"\n",
-        input: UNCHANGED,
         args: &PROCESSES,
+        ..KEYS
     };
-    check(world(105), &keys);
+    check(world_of_seed(105), &keys);
 }
 
 #[test]
 fn thirty_nights_of_typed_rows_are_full_runs() {
     let keys = Keys {
-        train: train!("model = \"sage\""),
         flatten: "layout = \"rows\"\n",
-        input: UNCHANGED,
-        args: &[],
+        ..KEYS
     };
-    check(typed_world(106), &keys);
+    check(typed_world_of_seed(106), &keys);
 }
 
 #[test]
 fn thirty_nights_of_typed_shards_are_full_runs() {
     let keys = Keys {
-        train: train!("model = \"hgt\""),
+        train: "model = \"hgt\"",
         flatten: "targets_per_part = 60\n",
-        input: UNCHANGED,
-        args: &[],
+        ..KEYS
     };
-    check(typed_world(107), &keys);
+    check(typed_world_of_seed(107), &keys);
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Bench, Job, Outcome, mix};
+use crate::harness::{Bench, Job, Outcome, kill, mix};
 use crate::incremental::{World, first, full, rows, version};
 use crate::incremental_features::{
     Chain as _, features, read as neighbourhoods, version as features_version,
@@ -357,12 +357,9 @@ fn check_kills(store: &Store, kills: usize) {
 
 /// Starts a run and kills it at a drawn moment; tells whether it had ended before.
 fn kill_run((store, bench): (&Store, &Bench), longest: Duration, draw: u64) -> bool {
-    let mut child = store.command(bench, &[]).spawn().unwrap();
+    let child = store.command(bench, &[]).spawn().unwrap();
     std::thread::sleep(longest.mul_f64((mix(37, draw) % 1000) as f64 / 1000.0));
-    let has_ended = child.try_wait().unwrap().is_some();
-    child.kill().unwrap(); // SIGKILL: no handler runs
-    child.wait().unwrap();
-    has_ended
+    kill(child)
 }
 
 #[test]

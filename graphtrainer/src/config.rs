@@ -351,4 +351,4 @@ fn default_true() -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

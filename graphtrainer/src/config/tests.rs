@@ -3,7 +3,8 @@
 use super::*;
 use crate::server::Consistency;
 
-fn plan(text: &str) -> Result<TrainPlan, String> {
+/// Makes the plan of a table.
+pub(crate) fn plan(text: &str) -> Result<TrainPlan, String> {
     let spec: TrainSpec = toml::from_str(text).map_err(|error| error.message().to_owned())?;
     let ctx = TrainContext {
         input: Some("features".into()),

@@ -1,22 +1,11 @@
-use std::collections::BTreeMap;
-
 use schemas::{Fanout, GraphShard, Sampling};
 
 use super::*;
+use crate::config::tests::plan;
 use crate::random::{Graph, Shape, flatten_meta};
-use crate::{TrainContext, TrainSpec};
 
 fn prepared(keys: &str) -> Prepared {
     let text = format!("output = \"model\"\nhidden = [8]\nepochs = 1\n{keys}");
-    let spec: TrainSpec = toml::from_str(&text).unwrap();
-    let ctx = TrainContext {
-        input: Some("memory".into()),
-        job_seed: 3,
-        transform: None,
-        one_hot: BTreeMap::new(),
-        base: Path::new("").to_owned(),
-        fresh: false,
-    };
     let graph = Graph::new(Shape::default(), 5);
     let fanouts = [Fanout::Count(4), Fanout::Count(3)];
     let shards = graph.parts(1, &fanouts);
@@ -24,7 +13,7 @@ fn prepared(keys: &str) -> Prepared {
     let metas = (graph.meta(), flatten_meta(&fanouts, Sampling::Uniform));
     let read = move |idx: usize| Ok(shards[idx].clone());
     let source = Source::new("memory".into(), metas, counts, 0, read);
-    prepare(&spec.into_plan(ctx).unwrap(), &source).unwrap()
+    prepare(&plan(&text).unwrap(), &source).unwrap()
 }
 
 #[test]
