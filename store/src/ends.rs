@@ -1,8 +1,8 @@
 //! Turns the ids of edge ends into node numbers.
 
 use crate::StoreError;
-use crate::edge_hash::{EdgeHasher, IdRun};
-use crate::number::{Dictionary, IdTable, MISSING};
+use crate::edge_hash::EdgeHasher;
+use crate::number::{Dictionary, IdRange, IdTable, MISSING, RunIds};
 use crate::sample::relation_salt;
 use crate::units::OwnUnits;
 use cluster::Peer;
@@ -53,11 +53,11 @@ enum TypeEnds {
     },
 }
 
-/// All ids of a type that have no gaps.
-struct RunIds {
-    first_key: u64,
-    num_nodes: u64,
-    ids: IdRun,
+/// How the ends of a type are looked up, before edges are read.
+enum Known {
+    Ends(TypeEnds),
+    /// The ids are asked for at the worker of their range.
+    Range(IdRange),
 }
 
 /// All ids of a type as a bitmap in which the bits are counted.
@@ -75,33 +75,14 @@ struct KeyRange {
     count: u64,
 }
 
-impl RunIds {
-    fn number(&self, key: u64) -> NodeIdx {
-        let at = key.wrapping_sub(self.first_key);
-        // The offset of a node is below 2^32, and so is its number.
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "an offset that is cut is not below `num_nodes`"
-        )]
-        let number = NodeIdx::from_raw(self.ids.first.raw().wrapping_add(at as u32));
-        if at < self.num_nodes { number } else { MISSING }
-    }
-}
-
 impl DenseIds {
-    /// Makes the lookup of all workers' ids: their range if they have no gaps, else a bitmap; none
-    /// if they are strings or the bitmap would take more than 16 bytes a node. `first` is the
-    /// number of the type's first node.
+    /// Makes the bitmap of all workers' ids; none if they are strings or the bitmap would take more
+    /// than 16 bytes a node. `first` is the number of the type's first node.
     ///
     /// # Errors
     ///
     /// If a peer fails.
-    fn gather(
-        peer: &mut Peer<'_>,
-        dictionary: &Dictionary,
-        first: NodeIdx,
-    ) -> Result<Option<TypeEnds>, StoreError> {
-        let ids = dictionary.ids();
+    fn gather(peer: &mut Peer<'_>, ids: &Ids, first: NodeIdx) -> Result<Option<Self>, StoreError> {
         let Some(keys) = ids.keys() else {
             return Ok(None);
         };
@@ -114,15 +95,6 @@ impl DenseIds {
         let Some((first_key, last_key)) = least.zip(greatest) else {
             return Ok(None);
         };
-        // The ids are distinct.
-        if last_key - first_key == num_nodes - 1 {
-            let first_value = ids.value_bits(first_key);
-            return Ok(Some(TypeEnds::Run(RunIds {
-                first_key,
-                num_nodes,
-                ids: IdRun { first, first_value },
-            })));
-        }
         let num_words = (last_key - first_key) / 64 + 1;
         if num_words > num_nodes.max(64) {
             return Ok(None);
@@ -145,7 +117,7 @@ impl DenseIds {
             *before = number;
             number += bits.count_ones();
         }
-        Ok(Some(TypeEnds::Dense(Self { first_key, words })))
+        Ok(Some(Self { first_key, words }))
     }
 
     fn number(&self, key: u64) -> NodeIdx {
@@ -164,6 +136,19 @@ impl DenseIds {
     }
 }
 
+impl Known {
+    fn of(peer: &mut Peer<'_>, dictionary: Dictionary, first: NodeIdx) -> Result<Self, StoreError> {
+        let range = match dictionary {
+            Dictionary::Run(run) => return Ok(Self::Ends(TypeEnds::Run(run))),
+            Dictionary::Range(range) => range,
+        };
+        Ok(match DenseIds::gather(peer, range.ids(), first)? {
+            Some(dense) => Self::Ends(TypeEnds::Dense(dense)),
+            None => Self::Range(range),
+        })
+    }
+}
+
 impl Ends {
     /// Prepares the lookup of the ends in the rows that this worker reads. `dictionaries` has one
     /// entry for each type, and `first` the number of its first node.
@@ -179,24 +164,23 @@ impl Ends {
         dictionaries: Vec<Dictionary>,
         first: impl Fn(usize) -> NodeIdx,
     ) -> Result<Self, StoreError> {
-        let mut dense = Vec::with_capacity(dictionaries.len());
-        for (type_idx, dictionary) in dictionaries.iter().enumerate() {
-            dense.push(DenseIds::gather(peer, dictionary, first(type_idx))?);
+        let mut known = Vec::with_capacity(dictionaries.len());
+        for (type_idx, dictionary) in dictionaries.into_iter().enumerate() {
+            known.push(Known::of(peer, dictionary, first(type_idx))?);
         }
-        let tables = dense.iter().zip(&dictionaries);
-        let tables = tables.map(|(known, dictionary)| {
-            let is_dense = known.is_some();
-            (!is_dense).then(|| IdTable::new(dictionary.ids()))
+        let tables = known.iter().map(|of| match of {
+            Known::Ends(_) => None,
+            Known::Range(range) => Some(IdTable::new(range.ids())),
         });
         let tables = gather_distinct(graph, sources, work, tables.collect());
         let tables = peer.agree(tables)?;
-        let mut types = Vec::with_capacity(dense.len());
-        for ((known, table), dictionary) in dense.into_iter().zip(tables).zip(dictionaries) {
-            types.push(match known {
-                Some(known) => known,
-                None => {
+        let mut types = Vec::with_capacity(known.len());
+        for (of, table) in known.into_iter().zip(tables) {
+            types.push(match of {
+                Known::Ends(ends) => ends,
+                Known::Range(range) => {
                     let table = table.expect("made where ids are not dense");
-                    let numbers = dictionary.resolve(peer, table.ids())?;
+                    let numbers = range.resolve(peer, table.ids())?;
                     TypeEnds::Distinct { table, numbers }
                 }
             });
@@ -218,8 +202,8 @@ impl Ends {
         match (&self.types[relation.from], &self.types[relation.to]) {
             (TypeEnds::Run(src), TypeEnds::Run(dst)) => Some(EdgeHasher {
                 salt: relation_salt(&relation.name),
-                src: src.ids,
-                dst: dst.ids,
+                src: src.ids(),
+                dst: dst.ids(),
             }),
             _ => None,
         }
@@ -370,23 +354,5 @@ mod tests {
             assert_eq!(dense.number(key), expected, "{key}");
         }
         assert_eq!(dense.number(u64::MAX), MISSING);
-    }
-
-    #[test]
-    fn ids_without_gaps_are_numbered_by_subtraction() {
-        let first = NodeIdx::from_raw(7);
-        let run = RunIds {
-            first_key: 1000,
-            num_nodes: 50,
-            ids: IdRun {
-                first,
-                first_value: 1000,
-            },
-        };
-        for key in [0, 999, 1000, 1001, 1049, 1050, 1000 + (1 << 32), u64::MAX] {
-            let expected = (1000..1050).contains(&key).then(|| key - 993);
-            let expected = expected.map_or(u64::from(MISSING.raw()), |number| number);
-            assert_eq!(u64::from(run.number(key).raw()), expected, "{key}");
-        }
     }
 }

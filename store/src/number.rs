@@ -1,12 +1,14 @@
-//! Numbers the nodes of a type by a parallel sample sort: a node's number is its position in the
-//! order of ids, after the nodes of the types before.
+//! Numbers the nodes of a type: a node's number is its position in the order of ids, after the nodes
+//! of the types before. Of integer ids without gaps it is their distance from the first one; other
+//! ids are sorted by a parallel sample sort.
 
 use crate::StoreError;
+use crate::edge_hash::IdRun;
 use crate::placement::NUM_NODES_MAX;
 use crate::units::OwnUnits;
 use cluster::Peer;
 use hashbrown::HashTable;
-use schemas::{Categories, Ids, NodeIdx, NodeSource, NodesPlan};
+use schemas::{Categories, Ids, NodeIdx, NodeSource, NodesPlan, RowNumbers};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -22,8 +24,24 @@ const SAMPLES_PER_WORKER: usize = 1024;
 /// are unchecked.
 const ROWS_EXPECTED_MAX: usize = 1 << 26;
 
-/// One worker's range of the sorted ids of a type, in which ids are looked up.
-pub(crate) struct Dictionary {
+/// The ids of a type, in which ids are looked up.
+pub(crate) enum Dictionary {
+    /// Integer ids without gaps.
+    Run(RunIds),
+    /// Any other ids, sorted.
+    Range(IdRange),
+}
+
+/// All ids of a type that are integers without gaps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunIds {
+    first_key: u64,
+    num_nodes: u64,
+    ids: IdRun,
+}
+
+/// One worker's range of the sorted ids of a type.
+pub(crate) struct IdRange {
     /// Range `r` holds the ids from `splitters[r - 1]` to before `splitters[r]`.
     splitters: Ids,
     /// The ids of the range, ascending.
@@ -53,14 +71,22 @@ pub(crate) struct IdTable {
     table: HashTable<u32>,
 }
 
+/// What a worker's rows of a type hold.
+#[derive(Clone, Serialize, Deserialize)]
+struct Summary {
+    num_rows: u64,
+    /// Least and greatest key; none if there is no row, or ids are strings.
+    bounds: Option<(u64, u64)>,
+    class_names: Vec<String>,
+    max_class: Option<u32>,
+    categories: Categories,
+}
+
 #[derive(Clone, Serialize, Deserialize)]
 struct Sample {
     ids: Ids,
     /// Number of ids that each sampled id represents.
     stride: u64,
-    class_names: Vec<String>,
-    max_class: Option<u32>,
-    categories: Categories,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -73,8 +99,8 @@ struct KeyBatch {
 /// The ids of a type in the rows that one worker reads.
 pub(crate) struct MyRows {
     ids: Ids,
-    rows: Vec<u64>,
-    unit_lengths: Vec<usize>,
+    /// Numbers of the rows over all files, by unit.
+    rows: Vec<RowNumbers>,
     class_names: BTreeSet<String>,
     max_class: Option<u32>,
     categories: Categories,
@@ -90,14 +116,103 @@ pub(crate) fn number_type(
     plan: &NodesPlan,
     mine: MyRows,
 ) -> Result<(Numbering, Dictionary), StoreError> {
+    let summaries = peer.gather_all::<_, StoreError>(Ok(mine.summary()))?;
+    let num_nodes = summaries.iter().map(|of| of.num_rows).sum();
+    check_num_nodes(num_nodes)?;
+    let names: BTreeSet<&String> = summaries.iter().flat_map(|of| &of.class_names).collect();
+    let class_names = names.into_iter().cloned().collect();
+    let max_class = summaries.iter().filter_map(|of| of.max_class).max();
+    let (units, dictionary) = match run_of_ids(peer, &mine, &summaries)? {
+        Some(run) => (run.units(&mine), Dictionary::Run(run)),
+        None => {
+            let (units, range) = sort_ids(peer, plan, mine)?;
+            (units, Dictionary::Range(range))
+        }
+    };
+    let numbering = Numbering {
+        units,
+        num_nodes,
+        class_names,
+        max_class,
+        categories: peer.agree(union_of_categories(summaries, plan))?,
+    };
+    Ok((numbering, dictionary))
+}
+
+/// Returns the run of all workers' ids; none unless they are distinct integers without gaps.
+fn run_of_ids(
+    peer: &mut Peer<'_>,
+    mine: &MyRows,
+    summaries: &[Summary],
+) -> Result<Option<RunIds>, StoreError> {
+    let bounds = || summaries.iter().filter_map(|of| of.bounds);
+    let least = bounds().map(|(least, _)| least).min();
+    let greatest = bounds().map(|(_, greatest)| greatest).max();
+    let num_nodes: u64 = summaries.iter().map(|of| of.num_rows).sum();
+    let (Some(keys), Some((first_key, last_key))) = (mine.ids.keys(), least.zip(greatest)) else {
+        return Ok(None);
+    };
+    if last_key - first_key != num_nodes - 1 || !are_distinct(peer, keys, (first_key, num_nodes))? {
+        return Ok(None);
+    }
+    let first_value = mine.ids.value_bits(first_key);
+    Ok(Some(RunIds {
+        first_key,
+        num_nodes,
+        ids: IdRun {
+            first: NodeIdx::from_raw(0),
+            first_value,
+        },
+    }))
+}
+
+/// Tells whether no key of the workers occurs twice; all are among `num_keys` from the first one on.
+fn are_distinct(
+    peer: &mut Peer<'_>,
+    keys: &[u64],
+    (first_key, num_keys): (u64, u64),
+) -> Result<bool, StoreError> {
+    // A bit for each key; each worker joins the bits of one share of the keys.
+    let num_words = usize::try_from(num_keys.div_ceil(64)).expect("no more than nodes");
+    let mut bits = vec![0; num_words];
+    let mut distinct = true;
+    let mut set = |word: &mut u64, more: u64| {
+        distinct &= *word & more == 0;
+        *word |= more;
+    };
+    for key in keys {
+        let at = key - first_key;
+        let word = usize::try_from(at / 64).expect("below num_words");
+        set(&mut bits[word], 1 << (at % 64));
+    }
+    let share = num_words.div_ceil(peer.peers());
+    let outgoing = bits.chunks(share).enumerate();
+    let outgoing = outgoing.map(|(to, words)| Ok((to, words.to_vec())));
+    let mut joined = vec![0; share];
+    for (_, words) in peer.shuffle::<Vec<u64>, StoreError>(outgoing)? {
+        let pairs = joined.iter_mut().zip(words);
+        pairs.for_each(|(word, more)| set(word, more));
+    }
+    let all = peer.gather_all::<_, StoreError>(Ok(distinct))?;
+    Ok(all.into_iter().all(|of| of))
+}
+
+/// Sorts the ids of all workers; returns the number of each row by unit, and this worker's range.
+fn sort_ids(
+    peer: &mut Peer<'_>,
+    plan: &NodesPlan,
+    mine: MyRows,
+) -> Result<(Vec<Vec<NodeIdx>>, IdRange), StoreError> {
     let order = mine.ids.sort_permutation();
-    let samples = peer.gather_all::<_, StoreError>(Ok(sample(&mine, &order)))?;
+    let samples = peer.gather_all::<_, StoreError>(Ok(sample(&mine.ids, &order)))?;
     let splitters = choose_splitters(&samples, peer.peers());
     let positions = split_by_range(&mine, &order, &splitters);
     drop(order);
     // The memory taken here grows with the number of nodes, for any budget, so everything is
     // dropped as soon as possible.
-    let (ids, rows, unit_lengths) = (mine.ids, mine.rows, mine.unit_lengths);
+    let unit_lengths = mine.unit_lengths();
+    let rows: Vec<u64> = mine.rows.iter().flat_map(RowNumbers::iter).collect();
+    let ids = mine.ids;
     let batches = positions.iter().map(|places| KeyBatch {
         ids: ids.gather(places),
         rows: places.iter().map(|&i| rows[i as usize]).collect(),
@@ -108,8 +223,6 @@ pub(crate) fn number_type(
     let received = peer.shuffle::<KeyBatch, StoreError>(outgoing)?;
     let (range, places) = peer.agree(sort_range(received, plan))?;
     let sizes = peer.gather_all::<_, StoreError>(Ok(range.len() as u64))?;
-    let num_nodes: u64 = sizes.iter().sum();
-    check_num_nodes(num_nodes)?;
     let before: u64 = sizes[..peer.index()].iter().sum();
     let first = u32::try_from(before).map(NodeIdx::from_raw);
     let first = first.expect("checked against the limit");
@@ -118,16 +231,10 @@ pub(crate) fn number_type(
         Ok((to, numbers.collect::<Vec<_>>()))
     });
     let replies = peer.shuffle::<Vec<NodeIdx>, StoreError>(replies)?;
-    let numbering = Numbering {
-        units: scatter_to_units(&unit_lengths, &positions, &replies),
-        num_nodes,
-        class_names: union_of_names(&samples),
-        max_class: samples.iter().filter_map(|s| s.max_class).max(),
-        categories: peer.agree(union_of_categories(samples, plan))?,
-    };
+    let units = scatter_to_units(&unit_lengths, &positions, &replies);
     Ok((
-        numbering,
-        Dictionary {
+        units,
+        IdRange {
             splitters,
             range,
             first,
@@ -158,8 +265,7 @@ pub(crate) fn read_keys(source: &NodeSource, work: OwnUnits) -> Result<Vec<MyRow
     let num_rows = num_rows.min(ROWS_EXPECTED_MAX) / source.types().len();
     let of_type = |plan: &NodesPlan| MyRows {
         ids: Ids::with_capacity(plan.id_type(), num_rows),
-        rows: Vec::with_capacity(num_rows),
-        unit_lengths: Vec::new(),
+        rows: Vec::new(),
         class_names: BTreeSet::new(),
         max_class: None,
         categories: Categories::default(),
@@ -171,8 +277,7 @@ pub(crate) fn read_keys(source: &NodeSource, work: OwnUnits) -> Result<Vec<MyRow
         let of_types = types.iter_mut().zip(plans);
         for ((mine, plan), keys) in of_types.zip(source.read_keys(unit)?) {
             mine.ids.extend_from(&keys.ids, 0..keys.ids.len());
-            mine.rows.extend(keys.rows.iter());
-            mine.unit_lengths.push(keys.ids.len());
+            mine.rows.push(keys.rows);
             mine.class_names.extend(keys.class_names);
             mine.max_class = mine.max_class.max(keys.max_class);
             plan.merge_categories(&mut mine.categories, keys.categories)?;
@@ -181,15 +286,12 @@ pub(crate) fn read_keys(source: &NodeSource, work: OwnUnits) -> Result<Vec<MyRow
     Ok(types)
 }
 
-fn sample(mine: &MyRows, order: &[u32]) -> Sample {
-    let stride = mine.ids.len().div_ceil(SAMPLES_PER_WORKER).max(1);
+fn sample(ids: &Ids, order: &[u32]) -> Sample {
+    let stride = ids.len().div_ceil(SAMPLES_PER_WORKER).max(1);
     let picked: Vec<u32> = order.iter().copied().step_by(stride).collect();
     Sample {
-        ids: mine.ids.gather(&picked),
+        ids: ids.gather(&picked),
         stride: stride as u64,
-        class_names: mine.class_names.iter().cloned().collect(),
-        max_class: mine.max_class,
-        categories: mine.categories.clone(),
     }
 }
 
@@ -214,17 +316,12 @@ fn choose_splitters(samples: &[Sample], ranges: usize) -> Ids {
     splitters
 }
 
-fn union_of_names(samples: &[Sample]) -> Vec<String> {
-    let names: BTreeSet<&String> = samples.iter().flat_map(|s| &s.class_names).collect();
-    names.into_iter().cloned().collect()
-}
-
-fn union_of_categories(samples: Vec<Sample>, plan: &NodesPlan) -> Result<Categories, StoreError> {
-    let mut all = Categories::default();
-    for sample in samples {
-        plan.merge_categories(&mut all, sample.categories)?;
+fn union_of_categories(all: Vec<Summary>, plan: &NodesPlan) -> Result<Categories, StoreError> {
+    let mut categories = Categories::default();
+    for summary in all {
+        plan.merge_categories(&mut categories, summary.categories)?;
     }
-    Ok(all)
+    Ok(categories)
 }
 
 fn range_of(splitters: &Ids, ids: &Ids, i: usize) -> usize {
@@ -330,13 +427,65 @@ impl Numbering {
     }
 }
 
+impl MyRows {
+    fn summary(&self) -> Summary {
+        let keys = self.ids.keys().unwrap_or_default().iter().copied();
+        Summary {
+            num_rows: self.ids.len() as u64,
+            bounds: keys.clone().min().zip(keys.max()),
+            class_names: self.class_names.iter().cloned().collect(),
+            max_class: self.max_class,
+            categories: self.categories.clone(),
+        }
+    }
+
+    fn unit_lengths(&self) -> Vec<usize> {
+        self.rows.iter().map(RowNumbers::len).collect()
+    }
+}
+
+impl RunIds {
+    /// Returns the number of an id, [`MISSING`] if no node has it.
+    pub(crate) fn number(&self, key: u64) -> NodeIdx {
+        let at = key.wrapping_sub(self.first_key);
+        // The offset of a node is below 2^32, and so is its number.
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "an offset that is cut is not below `num_nodes`"
+        )]
+        let number = NodeIdx::from_raw(self.ids.first.raw().wrapping_add(at as u32));
+        if at < self.num_nodes { number } else { MISSING }
+    }
+
+    /// Returns the ids, by which edges are hashed.
+    pub(crate) fn ids(&self) -> IdRun {
+        self.ids
+    }
+
+    /// Returns the number of each row, by unit.
+    fn units(&self, mine: &MyRows) -> Vec<Vec<NodeIdx>> {
+        let keys = mine.ids.keys().expect("a run has integers");
+        let mut numbers = keys.iter().map(|&key| self.number(key));
+        let lengths = mine.unit_lengths().into_iter();
+        lengths
+            .map(|length| numbers.by_ref().take(length).collect())
+            .collect()
+    }
+}
+
 impl Dictionary {
     /// Adds the number of the type's first node to all numbers.
     pub(crate) fn shift(&mut self, first: NodeIdx) {
-        self.first = self.first.after(first.raw());
+        let number = match self {
+            Self::Run(run) => &mut run.ids.first,
+            Self::Range(range) => &mut range.first,
+        };
+        *number = number.after(first.raw());
     }
+}
 
-    /// Returns the ids of this worker's range, ascending.
+impl IdRange {
+    /// Returns the ids of the range, ascending.
     pub(crate) fn ids(&self) -> &Ids {
         &self.range
     }
@@ -418,5 +567,85 @@ impl IdTable {
     /// Returns the distinct ids, by position.
     pub(crate) fn ids(&self) -> &Ids {
         &self.ids
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cluster::{Cluster, run_workers};
+    use schemas::IdType;
+
+    /// Returns the numbers that workers give their ids without sorting them; none if they have to be
+    /// sorted.
+    fn numbers_of_run(by_worker: &[Vec<u64>]) -> Option<Vec<Vec<NodeIdx>>> {
+        let cluster = Cluster::of_threads(by_worker.len());
+        let by_worker = by_worker.to_vec();
+        let of_workers = run_workers(&cluster, move |peer| {
+            let keys = by_worker[peer.index()].clone();
+            // Two units.
+            let (first, second): (Vec<u64>, Vec<u64>) =
+                (0..keys.len() as u64).partition(|at| *at < 2);
+            let mine = MyRows {
+                ids: Ids::from_keys(IdType::Int64, keys),
+                rows: vec![RowNumbers::listed(first), RowNumbers::listed(second)],
+                class_names: BTreeSet::new(),
+                max_class: None,
+                categories: Categories::default(),
+            };
+            let summaries = peer.gather_all::<_, StoreError>(Ok(mine.summary()))?;
+            let run = run_of_ids(peer, &mine, &summaries)?;
+            Ok::<_, StoreError>(run.map(|run| run.units(&mine).concat()))
+        });
+        of_workers.unwrap().into_iter().collect()
+    }
+
+    #[test]
+    fn ids_without_gaps_are_numbered_in_any_order_and_by_any_worker() {
+        let first = 1 << 40;
+        for (num_ids, workers) in [(1, 1), (1, 3), (64, 2), (200, 1), (1000, 3)] {
+            let mut by_worker = vec![Vec::new(); workers];
+            for at in 0..num_ids {
+                // 7 and the counts have no common factor, so that each id occurs once.
+                let id = at * 7 % num_ids;
+                by_worker[usize::try_from(id * 31 % 17).unwrap() % workers].push(first + id);
+            }
+            let expected = by_worker.iter().map(|keys| {
+                let numbers = keys.iter().map(|key| u32::try_from(key - first).unwrap());
+                numbers.map(NodeIdx::from_raw).collect()
+            });
+            let expected: Vec<Vec<NodeIdx>> = expected.collect();
+            assert_eq!(numbers_of_run(&by_worker), Some(expected), "{num_ids}");
+        }
+    }
+
+    #[test]
+    fn ids_with_a_gap_or_a_duplicate_are_sorted() {
+        for by_worker in [
+            vec![vec![10, 12], vec![13]],
+            vec![vec![10, 12, 12], vec![13]],
+            vec![vec![10, 12], vec![12, 13]],
+            vec![vec![], vec![]],
+        ] {
+            assert_eq!(numbers_of_run(&by_worker), None, "{by_worker:?}");
+        }
+    }
+
+    #[test]
+    fn ids_without_gaps_are_numbered_by_subtraction() {
+        let first = NodeIdx::from_raw(7);
+        let run = RunIds {
+            first_key: 1000,
+            num_nodes: 50,
+            ids: IdRun {
+                first,
+                first_value: 1000,
+            },
+        };
+        for key in [0, 999, 1000, 1001, 1049, 1050, 1000 + (1 << 32), u64::MAX] {
+            let expected = (1000..1050).contains(&key).then(|| key - 993);
+            let expected = expected.map_or(u64::from(MISSING.raw()), |number| number);
+            assert_eq!(u64::from(run.number(key).raw()), expected, "{key}");
+        }
     }
 }
