@@ -233,9 +233,10 @@ def model(graph: Graph, o: argparse.Namespace) -> dict:
         rounds.append({"name": name, "nodes": nodes, "in_edges": edges, "bytes": total, "crossing": wire,
                        "disk": disk, "worker_max": total / workers * most, "max_over_mean": most, **seconds})
 
-    # Ids are read first, then whole rows; words of 64 ids are sent to every worker.
+    # Ids are read first, then whole rows. Ids without gaps are sent as bits, each to one worker; of
+    # others, words of 64 ids are sent to every worker.
     words = 0.0 if o.ids_without_gaps else 16 * n / 64
-    numbers = (8 + 8 + 4) * n + words * workers
+    numbers = n / 8 * workers if o.ids_without_gaps else (8 + 8 + 4) * n + words * workers
     add("numbering", n, 0, numbers, numbers, ns["node"] * n, 8 * n)
     rows = (ROW_WIRE + label + row) * n
     kept_rows = (9 + label + row) * n
