@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Float16Type, Float32Type, Int32Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::harness::{
-    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, NUM_CLASSES, TRAIN, Table,
+    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, NUM_CLASSES, Outcome, TRAIN, Table,
     assert_same_bytes, f32_lists, kill, mix,
 };
 use crate::infer::batches;
@@ -217,6 +217,22 @@ fn listed_nodes_alone_are_written() {
             .map(|&node| (graph.id(node), all[&graph.id(node)].clone()))
             .collect();
         assert_eq!(some, expected);
+        // As where the page cache cannot hold the files, which are then read in their order.
+        bench.write(&asked);
+        let args = [
+            "run",
+            "job.toml",
+            "--quiet",
+            "--fresh",
+            "--workers",
+            workers,
+        ];
+        let copied = bench
+            .command(&args)
+            .env("GRAPHFLAT_PAGE_CACHE", "0")
+            .output();
+        Outcome::of(&copied.unwrap()).ok();
+        assert_eq!(vectors(&bench, "embedding"), expected, "copied");
     }
     // An empty list gives a table with the columns and without rows.
     list(&[]);

@@ -2,12 +2,15 @@
 //!
 //! Blocks read rows in the order of their in-edges. If the page cache cannot hold the file, each
 //! such row may cost a read of the disk. So consecutive blocks form groups: the rows of a group
-//! are copied to memory in one pass over the file, each row once, and the blocks read the copies.
-//! The number of passes grows with the rows that fit in memory, and the bits stay the same.
+//! are copied to memory, each row once, and the blocks read the copies; the bits stay the same. One
+//! pass over the file copies the rows of several groups to the disk, in the order in which the
+//! groups read them ([`crate::spooled`]).
 
 use crate::InferError;
 use crate::layer::LayerInput;
 use crate::locate::narrow;
+use crate::spool::Spool;
+use crate::spooled::SpooledRows;
 use bytes::Bytes;
 use gnn::{NodeColumns, Projected, ReadyInput, SharedRows, SrcRows};
 use rayon::prelude::*;
@@ -25,7 +28,7 @@ const WORD: usize = u64::BITS as usize;
 
 /// A set of rows; the place of a row is its position among the rows of the set, ascending.
 ///
-/// Takes 1.5 bits for each row of the graph.
+/// Takes a bit for each row of the graph, 1.5 bits once it is numbered.
 #[derive(Clone)]
 pub(crate) struct RowSet {
     bits: Vec<u64>,
@@ -81,37 +84,58 @@ impl RowSet {
         self.before[word] + below.count_ones()
     }
 
+    /// Returns the bytes of the set while it is not numbered.
+    pub(crate) fn num_bytes(&self) -> usize {
+        self.bits.len() * size_of::<u64>()
+    }
+
     /// Lists the rows, ascending.
     fn rows(&self) -> Vec<u32> {
         let mut rows = Vec::with_capacity(self.len);
-        for (at, &word) in self.bits.iter().enumerate() {
-            let mut left = word;
-            while left != 0 {
-                rows.push(narrow(at * WORD) + left.trailing_zeros());
-                left &= left - 1;
-            }
-        }
+        rows.extend(self.rows_in(0..self.bits.len() * WORD));
         rows
+    }
+
+    /// Lists the rows in a range, ascending.
+    pub(crate) fn rows_in(&self, range: Range<usize>) -> impl Iterator<Item = u32> + '_ {
+        let words = range.start / WORD..range.end.div_ceil(WORD);
+        words.flat_map(move |at| {
+            let before = range.start.saturating_sub(at * WORD);
+            let after = ((at + 1) * WORD).saturating_sub(range.end);
+            let mut left = self.bits[at] >> before << before << after >> after;
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros())?;
+                left &= left - 1;
+                Some(narrow(at * WORD) + bit)
+            })
+        })
     }
 }
 
 impl Gathered {
-    /// Copies the rows in `set` that a layer aggregates. The own nodes `own` get columns but no
-    /// rows, for a layer that reads no row of an own node here.
+    /// Copies the rows in `set` that a layer aggregates, from a bucket of `spooled` if they were
+    /// copied there. The own nodes `own` get columns but no rows, for a layer that reads no row of
+    /// an own node here.
     pub(crate) fn new(
         mut set: RowSet,
         own: Option<Range<usize>>,
-        input: &LayerInput,
+        (input, spooled): (&LayerInput, Option<(&SpooledRows, usize)>),
         columns: &NodeColumns,
     ) -> Result<Self, InferError> {
         set.number();
         let mut rows = set.rows();
         rows.extend(own.iter().flat_map(Range::clone).map(narrow));
-        let copied = |from: &SharedRows| copy(from, &rows, set.len());
+        let copied = |from: &SharedRows, of: Option<&Spool>| {
+            let bucket = of.zip(spooled.map(|(_, bucket)| bucket));
+            copy(from, (&rows, set.len()), bucket)
+        };
+        let of_rows = spooled.map(|(of, _)| of.rows());
+        let of_scores = spooled.and_then(|(of, _)| of.scores());
+        let scores = input.scores().map(|scores| copied(scores, of_scores));
         Ok(Self {
             own,
-            rows: copied(input.aggregated())?,
-            scores: input.scores().map(copied).transpose()?,
+            rows: copied(input.aggregated(), of_rows)?,
+            scores: scores.transpose()?,
             columns: Arc::new(columns.pick(&rows)),
             set,
         })
@@ -153,13 +177,23 @@ impl Gathered {
     }
 }
 
-/// Copies the first `num_copied` of some rows on all threads; the others are zeros.
-fn copy(from: &SharedRows, rows: &[u32], num_copied: usize) -> Result<SharedRows, InferError> {
+/// Copies the first `num_copied` of some rows on all threads, or reads their copies from a bucket;
+/// the others are zeros.
+fn copy(
+    from: &SharedRows,
+    (rows, num_copied): (&[u32], usize),
+    bucket: Option<(&Spool, usize)>,
+) -> Result<SharedRows, InferError> {
     let row_bytes = from.format().num_bytes() * from.cols();
     let num_bytes = rows.len() * row_bytes;
     // Its pages take no memory before they are written.
     let map = memmap2::MmapMut::map_anon(num_bytes.max(1));
     let mut copied = map.map_err(InferError::Memory)?;
+    if let Some((spool, at)) = bucket {
+        spool.read(at, &mut copied[..num_copied * row_bytes])?;
+        let read = Bytes::from_owner(copied).slice(..num_bytes);
+        return Ok(SharedRows::new(read, from.cols(), from.format())?);
+    }
     let all = from.bytes();
     let tasks = copied[..num_bytes].par_chunks_mut((ROWS_PER_TASK * row_bytes).max(1));
     tasks
@@ -190,5 +224,20 @@ mod tests {
         let ascending = [0, 1, 63, 64, 130, 199];
         assert_eq!((set.len(), &set.rows()[..]), (6, &ascending[..]));
         assert_eq!(ascending.map(|row| set.place(row)), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn rows_of_a_range_are_those_between_its_ends() {
+        let mut set = RowSet::new(200);
+        let rows = [0, 1, 5, 62, 63, 64, 65, 100, 127, 128, 191, 192, 199];
+        rows.iter().for_each(|&row| set.insert(row));
+        for start in 0..200 {
+            for end in start..=200 {
+                let expected = rows.iter().copied();
+                let expected = expected.filter(|&row| (start..end).contains(&(row as usize)));
+                let found: Vec<u32> = set.rows_in(start..end).collect();
+                assert_eq!(found, expected.collect::<Vec<u32>>(), "{start}..{end}");
+            }
+        }
     }
 }

@@ -6,12 +6,12 @@ use crate::gathered::{Gathered, RowSet};
 use crate::graph::Graph;
 use crate::hubs::is_hub;
 use crate::layer::{LayerInput, Rounds};
-use crate::locate::{locate, narrow};
+use crate::locate::narrow;
+use crate::spooled::SpooledRows;
 use gnn::{Block, Dense, Projected, RangeData, ReadyInput};
 use rayon::prelude::*;
 use schemas::{LocalIdx, Row};
 use std::ops::Range;
-use store::{Partition, ReadAhead};
 
 /// In-edges that are read for the first group, as a multiple of the rows that fit in memory.
 const EDGES_PER_ROW: usize = 4;
@@ -39,17 +39,29 @@ pub(crate) struct Groups {
     rows_max: usize,
 }
 
-/// The in-edges of the nodes of a group, in the order in which the store holds them.
+/// A group whose rows are not copied yet.
+pub(crate) struct Planned {
+    /// The blocks of the group, among those that it was planned from.
+    pub(crate) blocks: Range<usize>,
+    set: RowSet,
+    /// Own nodes that have a place behind the rows of the set.
+    own: Option<Range<usize>>,
+    /// The in-edges, unless another group was planned after this one.
+    lists: Option<Lists>,
+}
+
+/// The in-edges of the nodes of a group.
 struct Lists {
     /// The row of the first node.
     first: usize,
-    /// For each row from `first` on: worker, start and length of its list.
+    /// For each row from `first` on: position of its lists, start and length.
     spans: Vec<(u32, u32, u32)>,
-    of_workers: Vec<WorkerLists>,
+    parts: Vec<SomeLists>,
 }
 
+/// The in-edges of some nodes, in the order in which a worker or a bucket holds them.
 #[derive(Default)]
-struct WorkerLists {
+pub(crate) struct SomeLists {
     /// Row, start and length of each list.
     spans: Vec<(usize, u32, u32)>,
     /// The rows of the sources.
@@ -74,14 +86,39 @@ impl Groups {
         }
     }
 
-    /// Reads the in-edges of the next blocks, as many as fit in memory, and copies the rows that
-    /// they read; returns the number of blocks.
-    pub(crate) fn next(
+    /// Plans the next groups: those whose rows are read in one pass over the file.
+    pub(crate) fn plan(
         &mut self,
         rounds: &Rounds<'_>,
         input: &LayerInput,
         blocks: &[Range<usize>],
-    ) -> Result<(usize, Group), InferError> {
+        start: usize,
+    ) -> Result<Vec<Planned>, InferError> {
+        let (mut planned, mut next): (Vec<Planned>, _) = (Vec::new(), start);
+        while next < blocks.len() {
+            if let Some(last) = planned.last_mut() {
+                last.lists = None;
+            }
+            let group = self.plan_group(rounds, input, (blocks, next))?;
+            next = group.blocks.end;
+            planned.push(group);
+            let sets = planned.iter().map(Planned::set);
+            if !rounds.gathering.is_some_and(|of| of.has_room_for(sets)) {
+                break;
+            }
+        }
+        Ok(planned)
+    }
+
+    /// Reads the in-edges of the next blocks, as many as fit in memory, and lists the rows that
+    /// they read.
+    fn plan_group(
+        &mut self,
+        rounds: &Rounds<'_>,
+        input: &LayerInput,
+        (all, start): (&[Range<usize>], usize),
+    ) -> Result<Planned, InferError> {
+        let blocks = &all[start..];
         let (graph, limit) = (rounds.graph, rounds.limit(input.layer));
         let mut edges = 0;
         let fits = |block: &&Range<usize>| {
@@ -89,7 +126,7 @@ impl Groups {
             edges <= self.edges_max as u64
         };
         let tried = blocks.iter().take_while(fits).count().max(1);
-        let lists = Lists::read(rounds, &blocks[..tried], limit);
+        let lists = Lists::read(rounds, &blocks[..tried], limit)?;
         let mut set = RowSet::new(graph.num_rows());
         let reads_own = rounds.conv_on_processor(input.layer).aggregates_own();
         let (mut taken, mut num_edges, mut used) = (0, 0, 0);
@@ -131,15 +168,41 @@ impl Groups {
             let matrix = Matrix { layer, rows, cols };
             return Err(matrix.too_large(rounds.model.device()));
         }
-        let own = (!reads_own).then_some(own);
-        let gathered = Gathered::new(set, own, input, graph.columns())?;
+        Ok(Planned {
+            blocks: start..start + taken,
+            set,
+            own: (!reads_own).then_some(own),
+            lists: Some(lists),
+        })
+    }
+}
+
+impl Planned {
+    /// Returns the rows that the group reads.
+    pub(crate) fn set(&self) -> &RowSet {
+        &self.set
+    }
+
+    /// Reads the in-edges and copies the rows of the group; `blocks` are all that it was planned
+    /// from.
+    pub(crate) fn gather(
+        self,
+        rounds: &Rounds<'_>,
+        (input, spooled): (&LayerInput, Option<(&SpooledRows, usize)>),
+        blocks: &[Range<usize>],
+    ) -> Result<Group, InferError> {
+        let lists = match self.lists {
+            Some(lists) => lists,
+            None => Lists::read(rounds, &blocks[self.blocks], rounds.limit(input.layer))?,
+        };
+        let columns = rounds.graph.columns();
+        let gathered = Gathered::new(self.set, self.own, (input, spooled), columns)?;
         let src = gathered.ready();
-        let group = Group {
+        Ok(Group {
             lists,
             gathered,
             src,
-        };
-        Ok((taken, group))
+        })
     }
 }
 
@@ -184,65 +247,64 @@ impl Group {
 
 impl Lists {
     /// Reads the first `limit` in-edges of the nodes of some blocks, and no in-edges of hubs.
-    fn read(rounds: &Rounds<'_>, blocks: &[Range<usize>], limit: usize) -> Self {
+    fn read(
+        rounds: &Rounds<'_>,
+        blocks: &[Range<usize>],
+        limit: usize,
+    ) -> Result<Self, InferError> {
+        let first = blocks.first().map_or(0, |block| block.start);
+        let end = blocks.last().map_or(0, |block| block.end);
+        let spooled = rounds.gathering.and_then(|of| of.spooled.as_ref());
+        let parts = match spooled {
+            Some(spooled) => spooled.lists(rounds.graph, blocks, limit)?,
+            None => Self::of_store(rounds, blocks, limit),
+        };
+        Ok(Self::new(first..end, parts))
+    }
+
+    fn of_store(rounds: &Rounds<'_>, blocks: &[Range<usize>], limit: usize) -> Vec<SomeLists> {
         let graph = rounds.graph;
         let arch = rounds.trained.model.architecture();
         let edge_dim = arch.edge_dim.unwrap_or(0);
-        let rows = blocks.iter().cloned().flatten();
-        let by_worker = graph.in_order_of_store(rows);
         let of_worker = |places: Vec<(LocalIdx, Row)>| {
-            let mut lists = WorkerLists::default();
-            let locals: Vec<LocalIdx> = places.iter().map(|(local, _)| *local).collect();
-            let mut ahead = ReadAhead::new(graph.store(), &locals);
-            let sizes = places
-                .iter()
-                .map(|(_, row)| graph.num_in_edges(row.index()..row.index() + 1, limit));
-            lists
-                .src
-                .reserve_exact(usize::try_from(sizes.sum::<u64>()).unwrap_or(0));
-            for (local, row) in places {
-                if let Some(next) = ahead.before(local) {
-                    graph.partition_of(row).will_need_in_edges(0, 0, next);
-                }
+            let mut lists = SomeLists::default();
+            for (_, row) in places {
                 if is_hub(graph.columns().in_degree()[row.index()], limit) {
                     continue;
                 }
                 let edges = graph.in_edges(row, limit);
-                let start = narrow(lists.src.len());
-                let srcs = edges.src.iter();
-                lists.src.extend(srcs.map(|&src| graph.row(src).raw()));
-                if let Some(weight) = edges.weight.filter(|_| arch.edge_weight) {
-                    lists.weight.extend_from_slice(weight);
-                }
-                if let Some(feature) = edges.feature.filter(|_| edge_dim > 0) {
-                    lists.feature.extend_from_slice(feature);
-                }
-                lists
-                    .spans
-                    .push((row.index(), start, narrow(edges.src.len())));
+                let src: Vec<u32> = edges.src.iter().map(|&src| graph.row(src).raw()).collect();
+                let weight = edges.weight.filter(|_| arch.edge_weight);
+                let feature = edges.feature.filter(|_| edge_dim > 0);
+                lists.push(row.index(), (&src, weight, feature));
             }
+            lists.shrink();
             lists
         };
-        let of_workers: Vec<_> = by_worker.into_par_iter().map(of_worker).collect();
-        let first = blocks.first().map_or(0, |block| block.start);
-        let end = blocks.last().map_or(0, |block| block.end);
-        let mut spans = vec![(0, 0, 0); end - first];
-        for (worker, lists) in (0_u32..).zip(&of_workers) {
+        let by_worker = graph.in_order_of_store(blocks.iter().cloned().flatten());
+        by_worker.into_par_iter().map(of_worker).collect()
+    }
+
+    /// Makes the lists of the rows in a range.
+    fn new(rows: Range<usize>, parts: Vec<SomeLists>) -> Self {
+        let first = rows.start;
+        let mut spans = vec![(0, 0, 0); rows.len()];
+        for (part, lists) in (0_u32..).zip(&parts) {
             for &(row, start, len) in &lists.spans {
-                spans[row - first] = (worker, start, len);
+                spans[row - first] = (part, start, len);
             }
         }
         Self {
             first,
             spans,
-            of_workers,
+            parts,
         }
     }
 
     /// Returns sources, weights and features of the in-edges of a row.
     fn of(&self, row: usize) -> (&[u32], &[f32], &[f32]) {
-        let (worker, start, len) = self.spans[row - self.first];
-        let lists = &self.of_workers[worker as usize];
+        let (part, start, len) = self.spans[row - self.first];
+        let lists = &self.parts[part as usize];
         let range = start as usize..(start + len) as usize;
         let dim = lists.feature.len() / lists.src.len().max(1);
         (
@@ -250,6 +312,29 @@ impl Lists {
             lists.weight.get(range.clone()).unwrap_or_default(),
             &lists.feature[range.start * dim..range.end * dim],
         )
+    }
+}
+
+impl SomeLists {
+    /// Adds the in-edges of a row: sources, weights and features.
+    pub(crate) fn push(
+        &mut self,
+        row: usize,
+        (src, weight, feature): (&[u32], Option<&[f32]>, Option<&[f32]>),
+    ) {
+        self.spans
+            .push((row, narrow(self.src.len()), narrow(src.len())));
+        self.src.extend_from_slice(src);
+        self.weight.extend_from_slice(weight.unwrap_or_default());
+        self.feature.extend_from_slice(feature.unwrap_or_default());
+    }
+
+    /// Frees the memory that no in-edge takes; nothing is added after this.
+    pub(crate) fn shrink(&mut self) {
+        self.spans.shrink_to_fit();
+        self.src.shrink_to_fit();
+        self.weight.shrink_to_fit();
+        self.feature.shrink_to_fit();
     }
 }
 
@@ -270,30 +355,5 @@ impl Graph {
             .par_iter_mut()
             .for_each(|places| places.sort_unstable());
         by_worker
-    }
-
-    /// Returns the partition that holds the node of an own row.
-    fn partition_of(&self, row: Row) -> &Partition {
-        locate(self.store(), self.node(row)).0
-    }
-
-    /// Reads the raw dense features of consecutive own rows, in the order in which the store holds
-    /// them: `[num_rows * dim]`.
-    pub(crate) fn dense_features(&self, rows: Range<usize>, dim: usize) -> Vec<f32> {
-        let first = rows.start;
-        let mut values = vec![0.0; rows.len() * dim];
-        for places in self.in_order_of_store(rows) {
-            let locals: Vec<LocalIdx> = places.iter().map(|(local, _)| *local).collect();
-            let mut ahead = ReadAhead::new(self.store(), &locals);
-            for (local, row) in places {
-                let partition = self.partition_of(row);
-                if let Some(next) = ahead.before(local) {
-                    partition.will_need_features(next);
-                }
-                let at = (row.index() - first) * dim;
-                values[at..at + dim].copy_from_slice(partition.dense(local));
-            }
-        }
-        values
     }
 }

@@ -6,16 +6,29 @@ use crate::gathered::{Gathered, RowSet};
 use crate::hub_round::{HubLayer, hub_rows};
 use crate::hubs::Hubs;
 use crate::layer::{Layer, LayerInput, Rounds};
+use crate::spooled::{Gathering, SpooledRows};
 use crate::threads::Threads;
 use cluster::Cluster;
 use gnn::{PartialAggregation, SrcRows};
 use schemas::{NodeIdx, Row};
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
 
 /// A layer, and the rows that it reads.
 struct UntypedLayer<'a> {
     rounds: &'a Rounds<'a>,
     input: &'a LayerInput,
     aggregation: Box<dyn PartialAggregation>,
+    /// Groups of batches whose rows are copied.
+    ahead: Mutex<BatchesAhead>,
+}
+
+/// Groups of consecutive batches of hubs, whose rows were copied in one pass.
+#[derive(Default)]
+struct BatchesAhead {
+    /// The number of batches, the rows that they read, and the bucket of these.
+    groups: VecDeque<(usize, RowSet, usize)>,
+    rows: Option<SpooledRows>,
 }
 
 impl Rounds<'_> {
@@ -32,6 +45,7 @@ impl Rounds<'_> {
             rounds: self,
             input: &input,
             aggregation: self.conv_on_processor(layer).aggregation()?,
+            ahead: Mutex::default(),
         })?;
         input.hubs = hubs;
         Ok(input)
@@ -72,22 +86,20 @@ impl HubLayer for UntypedLayer<'_> {
         &self,
         batches: &mut dyn Iterator<Item = Vec<NodeIdx>>,
     ) -> Result<Option<(usize, Gathered)>, InferError> {
-        let Some(bytes) = self.rounds.gather_bytes else {
+        let Some(gathering) = self.rounds.gathering else {
             return Ok(None);
         };
-        let graph = self.rounds.graph;
-        let rows_max = bytes / self.input.row_bytes().max(1);
-        let (mut set, mut count) = (RowSet::new(graph.num_rows()), 0);
-        for nodes in batches {
-            let mut wider = set.clone();
-            let rows = nodes.into_iter().map(|node| graph.row(node).raw());
-            rows.for_each(|row| wider.insert(row));
-            if count > 0 && wider.len() > rows_max {
-                break;
-            }
-            (set, count) = (wider, count + 1);
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        if ahead.groups.is_empty() {
+            *ahead = BatchesAhead::default();
+            *ahead = self.read_ahead(gathering, batches)?;
         }
-        let gathered = Gathered::new(set, None, self.input, graph.columns())?;
+        let Some((count, set, bucket)) = ahead.groups.pop_front() else {
+            return Ok(None);
+        };
+        let spooled = ahead.rows.as_ref().map(|rows| (rows, bucket));
+        let columns = self.rounds.graph.columns();
+        let gathered = Gathered::new(set, None, (self.input, spooled), columns)?;
         Ok(Some((count, gathered)))
     }
 
@@ -117,5 +129,44 @@ impl HubLayer for UntypedLayer<'_> {
     ) -> Result<Vec<f32>, InferError> {
         let (_, merged) = aggregated.pop().expect("the only relation");
         layer.run_hub(row, merged)
+    }
+}
+
+impl UntypedLayer<'_> {
+    /// Joins the next batches to groups whose rows fit in memory, and copies the rows of as many
+    /// groups as share a pass over the file.
+    fn read_ahead(
+        &self,
+        gathering: &Gathering,
+        batches: &mut dyn Iterator<Item = Vec<NodeIdx>>,
+    ) -> Result<BatchesAhead, InferError> {
+        let graph = self.rounds.graph;
+        let rows_max = gathering.group_bytes() / self.input.row_bytes().max(1);
+        let mut groups: Vec<(usize, RowSet)> = Vec::new();
+        for nodes in batches {
+            let rows = || nodes.iter().map(|&node| graph.row(node).raw());
+            if let Some((count, set)) = groups.last_mut() {
+                let mut wider = set.clone();
+                rows().for_each(|row| wider.insert(row));
+                if wider.len() <= rows_max {
+                    (*count, *set) = (*count + 1, wider);
+                    continue;
+                }
+                if !gathering.has_room_for(groups.iter().map(|group| &group.1)) {
+                    break;
+                }
+            }
+            let mut set = RowSet::new(graph.num_rows());
+            rows().for_each(|row| set.insert(row));
+            groups.push((1, set));
+        }
+        let sets: Vec<&RowSet> = groups.iter().map(|(_, set)| set).collect();
+        let rows = gathering.rows(&sets, self.input)?;
+        let groups = groups.into_iter().enumerate();
+        let groups = groups.map(|(bucket, (count, set))| (count, set, bucket));
+        Ok(BatchesAhead {
+            groups: groups.collect(),
+            rows,
+        })
     }
 }

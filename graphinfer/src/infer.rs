@@ -17,6 +17,7 @@ use crate::model::{Trained, TrainedModel};
 use crate::plan::{InferPlan, TARGETS};
 use crate::round::RoundStats;
 use crate::slice::Slice;
+use crate::spooled::{Gathering, Spooled};
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
 use gnn::{Device, Model, RowFormat};
@@ -97,7 +98,7 @@ fn infer_untyped(
     // Everything that can fail because of the input comes before the output is opened.
     let limits = limits(plan, slices, &other_slices);
     let (model, graph) = on_device(plan, trained, (store, &limits), progress)?;
-    let gather_bytes = gather_bytes(plan, trained, (&graph, model.device(), layers))?;
+    let copies = plan_copies(plan, trained, (&graph, model.device(), layers))?;
     let id_type = store.meta().graph.target().id_type;
     let columns = embedding_columns(plan, record, id_type, embedding_layer)?;
     let list = settings.list.as_ref();
@@ -112,6 +113,9 @@ fn infer_untyped(
         Opened::Open(output) => output,
     };
     let threads = Threads::new(store.cluster().num_threads())?;
+    let mut checkpoints = open_checkpoints(plan, &of_rounds)?;
+    let gathering = copies.map(|of| of.start(&graph, trained, (&limits, &plan.work_dir)));
+    let gathering = gathering.transpose()?;
     let rounds = Rounds {
         graph: &graph,
         trained,
@@ -121,7 +125,7 @@ fn infer_untyped(
         format: plan.rows,
         embedding_layer,
         keeps_rows: plan.keeps_rows,
-        gather_bytes,
+        gathering: gathering.as_ref(),
     };
     let last = PartsWriter {
         rounds: &rounds,
@@ -134,7 +138,6 @@ fn infer_untyped(
         other: None,
     };
     let label = last.columns.prediction.clone();
-    let mut checkpoints = open_checkpoints(plan, &of_rounds)?;
     let other = Rounds {
         slices: &other_slices,
         ..rounds
@@ -273,14 +276,39 @@ fn on_device(
     Ok((model, graph))
 }
 
-/// Returns how many bytes of rows the rounds copy at once. None if the page cache holds the files
-/// that they read, and one buffer of a GPU holds the rows. Several processes, and sparse features,
-/// always read the files as they are.
-fn gather_bytes(
+/// What rounds copy that the page cache, or a buffer of a GPU, cannot hold.
+struct Copies {
+    /// Memory of the copies.
+    bytes: usize,
+    /// Whether the page cache cannot hold the files.
+    is_short: bool,
+}
+
+impl Copies {
+    fn start(
+        self,
+        graph: &Graph,
+        trained: &TrainedModel,
+        (limits, dir): (&BTreeSet<usize>, &Path),
+    ) -> Result<Gathering, InferError> {
+        let arch = trained.model.architecture();
+        let to = (dir, self.bytes);
+        let spooled = self.is_short.then(|| Spooled::new(graph, arch, limits, to));
+        Ok(Gathering {
+            bytes: self.bytes,
+            spooled: spooled.transpose()?,
+        })
+    }
+}
+
+/// Returns what the rounds copy at once. None if the page cache holds the files that they read, and
+/// one buffer of a GPU holds the rows. Several processes, and sparse features, always read the
+/// files as they are.
+fn plan_copies(
     plan: &InferPlan,
     trained: &TrainedModel,
     (graph, device, layers): (&Graph, &Device, usize),
-) -> Result<Option<usize>, InferError> {
+) -> Result<Option<Copies>, InferError> {
     let store = graph.store();
     let of_nodes = &store.meta().graph.types[0];
     let is_sparse = matches!(of_nodes.features, FeatureMeta::Sparse { .. });
@@ -296,12 +324,14 @@ fn gather_bytes(
         Err(InferError::GpuTooSmall { most, .. }) if copies => Some(most),
         fits => fits.map(|()| None)?,
     };
-    let is_short = copies && (most.is_some() || !store.is_cached_with(bytes as u64));
-    let most = most.map_or(usize::MAX, |most| {
+    let is_short = copies && !store.is_cached_with(bytes as u64);
+    let at_most = most.map_or(usize::MAX, |most| {
         usize::try_from(most).unwrap_or(usize::MAX)
     });
-    let gathered = || most.min(store.memory_budget() / 8 * GATHERED_OF_8);
-    Ok(is_short.then(gathered))
+    Ok((is_short || most.is_some()).then(|| Copies {
+        bytes: at_most.min(store.memory_budget() / 8 * GATHERED_OF_8),
+        is_short,
+    }))
 }
 
 /// Checks that a model fits a store and a plan, and prepares it for the store's columns. Process 0

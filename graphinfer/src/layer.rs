@@ -3,10 +3,12 @@
 use crate::InferError;
 use crate::checkpoint::RoundRows;
 use crate::exchange::Crossing;
+use crate::gathered::RowSet;
 use crate::graph::Graph;
-use crate::group::{Group, Groups};
+use crate::group::{Group, Groups, Planned};
 use crate::model::TrainedModel;
 use crate::slice::Slice;
+use crate::spooled::Gathering;
 use crate::threads::Threads;
 use gnn::{
     Block, Dense, LayerSlice, Model, NodeColumns, Projected, ReadyInput, RowFormat, SharedRows,
@@ -32,9 +34,9 @@ pub(crate) struct Rounds<'a> {
     pub(crate) embedding_layer: usize,
     /// Whether the rows of all layers but the last are kept for the next version.
     pub(crate) keeps_rows: bool,
-    /// Bytes of the rows that blocks read, copied group by group; none if the page cache holds the
-    /// rows.
-    pub(crate) gather_bytes: Option<usize>,
+    /// How the rows that blocks read are copied group by group; none if the page cache, and a
+    /// buffer of a GPU, hold the rows.
+    pub(crate) gathering: Option<&'a Gathering>,
 }
 
 /// The rows that a layer reads.
@@ -132,15 +134,22 @@ impl Rounds<'_> {
         blocks: &[Range<usize>],
         mut run: impl FnMut(Range<usize>, Option<&Group>) -> Result<(), InferError>,
     ) -> Result<(), InferError> {
-        let Some(bytes) = self.gather_bytes else {
+        let Some(gathering) = self.gathering else {
             return run(0..blocks.len(), None);
         };
-        let mut groups = Groups::new(bytes, self, input);
+        let mut groups = Groups::new(gathering.group_bytes(), self, input);
         let mut start = 0;
         while start < blocks.len() {
-            let (count, group) = groups.next(self, input, &blocks[start..])?;
-            run(start..start + count, Some(&group))?;
-            start += count;
+            let planned = groups.plan(self, input, blocks, start)?;
+            let sets: Vec<&RowSet> = planned.iter().map(Planned::set).collect();
+            let spooled = gathering.rows(&sets, input)?;
+            for (at, one) in planned.into_iter().enumerate() {
+                let of_group = one.blocks.clone();
+                let spooled = spooled.as_ref().map(|rows| (rows, at));
+                let group = one.gather(self, (input, spooled), blocks)?;
+                start = of_group.end;
+                run(of_group, Some(&group))?;
+            }
         }
         Ok(())
     }

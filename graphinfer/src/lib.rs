@@ -141,6 +141,8 @@ mod round;
 mod rounding;
 mod rows;
 mod slice;
+mod spool;
+mod spooled;
 mod threads;
 mod typed;
 mod version;

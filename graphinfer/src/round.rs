@@ -6,6 +6,7 @@ use crate::exchange::Crossing;
 use crate::inner::InnerRounds;
 use crate::layer::{Layer, Rounds};
 use crate::rows::{RowRecord, RowWriter};
+use crate::spooled::{Gathering, Spooled, features_of};
 use gnn::{Dense, Input, LayerSlice, Projected, ReadyInput, RowFormat};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -91,7 +92,7 @@ impl Rounds<'_> {
         let arch = self.trained.model.architecture();
         // Layer 1 reads the rows of dst nodes from the store, unless it aggregates the rows
         // themselves.
-        let in_store = round == 0 && self.gather_bytes.is_none();
+        let in_store = round == 0 && self.gathering.is_none();
         let as_they_are = !next.projects() || (next.reads_own() && !in_store);
         let is_kept = self.keeps_rows && round > 0;
         let rows = as_they_are || round == self.embedding_layer || is_kept;
@@ -127,7 +128,10 @@ impl Rounds<'_> {
                 writer.write_projected(first, &projected)
             }
         };
-        match self.gather_bytes {
+        let in_order = self
+            .gathering
+            .and_then(|of| Some((of, of.spooled.as_ref()?)));
+        match in_order {
             None => {
                 let work = |next: &mut LayerSlice<'_>, piece: usize| {
                     let range = &ranges[piece];
@@ -136,25 +140,29 @@ impl Rounds<'_> {
                 };
                 self.threads.run(ranges.len(), || self.conv(1), work)?;
             }
-            Some(bytes) => self.read_in_order(&ranges, bytes, write)?,
+            Some(copied) => self.read_in_order(&ranges, copied, write)?,
         }
         self.finish(0, writer, (started, Crossing::default()))
     }
 
-    /// Reads the dense features of blocks in the order of the store, as many blocks at once as fit
-    /// in some bytes.
+    /// Reads the dense features of blocks in the order of the store and brings them to the order of
+    /// rows on disk, as many blocks at once as fit in memory.
     fn read_in_order(
         &self,
         blocks: &[Range<usize>],
-        bytes: usize,
+        (gathering, spooled): (&Gathering, &Spooled),
         write: impl Fn(&LayerSlice<'_>, usize, Input) -> Result<(), InferError> + Sync,
     ) -> Result<(), InferError> {
         let dim = self.graph.store().meta().graph.types[0].features.dim();
-        let rows_max = bytes / (4 * dim.max(1));
+        // Rows are read from their bucket, and then put in order.
+        let rows_max = gathering.bytes / 2 / (4 * (dim + 1));
         let num_blocks = (rows_max / self.graph.block_size().nodes).max(1);
-        for some in blocks.chunks(num_blocks) {
+        let chunks: Vec<&[Range<usize>]> = blocks.chunks(num_blocks).collect();
+        let starts: Vec<usize> = chunks.iter().map(|some| some[0].start).collect();
+        let features = spooled.features(self.graph, &starts, gathering.open_bytes())?;
+        for (bucket, some) in chunks.into_iter().enumerate() {
             let rows = some[0].start..some[some.len() - 1].end;
-            let values = self.graph.dense_features(rows.clone(), dim);
+            let values = features_of(&features, bucket, (rows.clone(), dim))?;
             let work = |next: &mut LayerSlice<'_>, at: usize| {
                 let block = some[at].clone();
                 let own = (block.start - rows.start) * dim..(block.end - rows.start) * dim;

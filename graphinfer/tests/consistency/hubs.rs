@@ -46,7 +46,7 @@ fn hubs_of_several_batches_have_the_same_bytes_from_disk() {
         let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
         let case = Case::uniform(dir.path(), &graph, &trained);
         let (alone, _) = case.infer(2, usize::MAX, "");
-        for memory_budget in [1 << 12, 1 << 20] {
+        for memory_budget in [1 << 12, 1 << 16, 1 << 20] {
             let (other, _) = case.infer_from_disk((2, memory_budget), usize::MAX, "");
             assert_eq!(
                 other.parts, alone.parts,
