@@ -84,7 +84,7 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
     ("docs/benchmarks/inference.md#Compute", 1, Raced),
     ("docs/benchmarks/inference.md#Whole process", 1, Raced),
     (
-        "docs/benchmarks/inference.md#Memory of the features",
+        "docs/benchmarks/inference_memory.md#Memory of the features",
         1,
         Not("a comparison with an earlier version"),
     ),
@@ -105,12 +105,12 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
         Not("the peers' limits.py measures the machine's limits; our side is raced"),
     ),
     (
-        "docs/benchmarks/inference.md#Rows in 16 bits",
+        "docs/benchmarks/inference_memory.md#Rows in 16 bits",
         1,
         Not("it compares our own rows in 16 bits with those in 32"),
     ),
     (
-        "docs/benchmarks/inference.md#Small memory",
+        "docs/benchmarks/inference_memory.md#Small memory",
         1,
         Not("it needs root, for a cgroup that limits the page cache"),
     ),
