@@ -127,7 +127,8 @@ impl Spooled {
                 8 + edge_bytes * limit.min(in_degrees[row] as usize)
             })
         };
-        let starts = bucket_starts(graph.num_own(), node_bytes, bytes);
+        let all: usize = (0..graph.num_own()).map(node_bytes).sum();
+        let starts = bucket_starts(graph.num_own(), node_bytes, (all, bytes));
         let spooled = Self {
             dir: dir.to_owned(),
             in_edges: spool(dir, starts.len(), open_bytes(bytes))?,
@@ -135,7 +136,6 @@ impl Spooled {
             edge_dim,
             has_weight: arch.edge_weight,
         };
-        let all: usize = (0..graph.num_own()).map(node_bytes).sum();
         let mean = all / graph.num_own().max(1);
         spooled.write_in_edges(graph, limits, mean)?;
         spooled.in_edges.seal()?;
@@ -308,10 +308,13 @@ fn largest_limit(limits: &BTreeSet<usize>, in_degree: u32) -> Option<usize> {
     read.find(|&&limit| !is_hub(in_degree, limit)).copied()
 }
 
-/// Cuts rows into buckets of bounded bytes; returns the first row of each. `bytes` is the memory of
-/// copies.
-fn bucket_starts(num_rows: usize, node_bytes: impl Fn(usize) -> usize, bytes: usize) -> Vec<usize> {
-    let all: usize = (0..num_rows).map(&node_bytes).sum();
+/// Cuts rows into buckets of bounded bytes; returns the first row of each. `all` are the bytes of all
+/// rows, `bytes` is the memory of copies.
+fn bucket_starts(
+    num_rows: usize,
+    node_bytes: impl Fn(usize) -> usize,
+    (all, bytes): (usize, usize),
+) -> Vec<usize> {
     // Each bucket keeps up to a piece in memory while it is written.
     let least = all / (open_bytes(bytes) / PIECE_BYTES_MIN).max(EDGE_BUCKETS_MIN);
     let most = (bytes / EDGE_BUCKET_SHARE)
@@ -439,12 +442,13 @@ mod tests {
     fn buckets_are_cut_by_bytes() {
         let bytes_of = [0, 10, 10, 500, 1, 0, 2000, 3, 3];
         // A bucket of 1 << 14 bytes has at most 512.
-        let starts = bucket_starts(bytes_of.len(), |row| bytes_of[row], 1 << 14);
+        let sizes = (bytes_of.iter().sum(), 1 << 14);
+        let starts = bucket_starts(bytes_of.len(), |row| bytes_of[row], sizes);
         assert_eq!(starts, [0, 3, 6, 7]);
         let buckets: Vec<usize> = (0..9)
             .map(|row| bucket_of(&starts, Row::from_index(row)))
             .collect();
         assert_eq!(buckets, [0, 0, 0, 1, 1, 1, 2, 3, 3]);
-        assert_eq!(bucket_starts(0, |_| 0, 1), [0]);
+        assert_eq!(bucket_starts(0, |_| 0, (0, 1)), [0]);
     }
 }
