@@ -59,6 +59,11 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
         1,
         Not("it needs a build of an earlier commit"),
     ),
+    (
+        "docs/benchmarks/training.md#Attention over raw rows",
+        1,
+        Raced,
+    ),
     ("docs/benchmarks/training.md#Typed graphs", 1, Raced),
     (
         "docs/benchmarks/training.md#Learnable rows",

@@ -16,7 +16,7 @@ use half::bf16;
 
 use crate::kernel::{
     BatchNorm, Dropout, Float, Forward, Gat, GatV2, Gather, Gine, Kernel, LayerNorm, Linear,
-    Relational, Saved, SegmentMax, Spmm, Update,
+    RawGat, Relational, Saved, SegmentMax, Spmm, Update,
 };
 
 /// A kernel with its constants, as a differentiable operation on the device of its inputs.
@@ -36,6 +36,8 @@ pub enum Fused {
     LayerNorm(LayerNorm),
     /// A linear map of rows, or the sum of two.
     Linear(Linear),
+    /// GAT's attention over raw rows, on processors alone.
+    RawGat(RawGat),
     /// A kernel that only typed models use.
     Relational(Relational),
     /// The maximum over in-edges.
@@ -88,6 +90,7 @@ macro_rules! on_kernel {
             Fused::Gine($kernel) => $call,
             Fused::LayerNorm($kernel) => $call,
             Fused::Linear($kernel) => $call,
+            Fused::RawGat($kernel) => $call,
             Fused::Relational($kernel) => $call,
             Fused::SegmentMax($kernel) => $call,
             Fused::Spmm($kernel) => $call,

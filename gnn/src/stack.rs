@@ -65,17 +65,34 @@ impl<'a> Stack<'a> {
     /// `[num_src, _]` to `[num_dst, _]`.
     pub(crate) fn layer(&self, place: Place<'_>, input: Features) -> Tensor<2> {
         let residual = self.arch.residual.then(|| self.residual(place, &input));
-        let projected = self.project(place.layer, &input, place.block.num_src());
+        let aggregated = self.aggregate_raw(place, &input);
+        let projected = match aggregated {
+            Some(_) => None,
+            None => self.project(place.layer, &input, place.block.num_src()),
+        };
         let prepared = Prepared {
-            is_projected: projected.is_some(),
+            is_projected: projected.is_some() || aggregated.is_some(),
             src: Src {
                 rows: projected.map_or_else(|| input.clone(), Features::Dense),
                 scores: None,
             },
-            aggregated: None,
+            aggregated,
             residual,
         };
         self.finish(place, prepared, &input)
+    }
+
+    /// Aggregates the raw features of layer 1 if a training step is faster so. Passes without
+    /// gradients project them first, as inference does, and have the bits of inference.
+    fn aggregate_raw(&self, place: Place<'_>, input: &Features) -> Option<Tensor<2>> {
+        let Features::Dense(rows) = input else {
+            return None;
+        };
+        let has_gradients = self.pass.device.is_autodiff() && !self.pass.on_gpu;
+        let is_raw = place.layer == 1 && self.arch.embedding_dim.is_none();
+        let conv = self.conv(place.layer);
+        let pays = has_gradients && is_raw && conv.aggregates_raw(false);
+        pays.then(|| conv.aggregate_raw(&self.scope(place.layer), place.block, rows.clone()))
     }
 
     /// Returns a conv.
@@ -164,7 +181,8 @@ pub(crate) fn prepare(convs: &[Arc<dyn Conv>], blocks: &[Block], input: Option<&
     for (layer, (conv, block)) in (1..).zip(convs.iter().zip(blocks)) {
         conv.prepare(block);
         // Raw features that are aggregated before any parameter need no gradient, so no transpose.
-        if layer > 1 || input.is_none() || conv.has_parameters_before(is_sparse) {
+        let reads_raw = !conv.has_parameters_before(is_sparse) || conv.aggregates_raw(is_sparse);
+        if layer > 1 || input.is_none() || !reads_raw {
             block.csr().transposed();
         }
     }

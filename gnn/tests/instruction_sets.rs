@@ -9,8 +9,8 @@ use gnn::kernel::instruction_set::use_set;
 use gnn::kernel::{
     Attention, BatchNorm, Csr, DotScores, Dropout, EdgeDropout, EdgeFeatures, EdgeScores,
     EdgeSoftmax, EdgeTerm, Float, Gat, GatV2, Gine, HeadSum, InstructionSet, Kernel, LayerNorm,
-    Linear, Mask, NodeScores, RowNormalize, SegmentMax, Shared, Spmm, Update, column_statistics,
-    mix,
+    Linear, Mask, NodeScores, RawGat, RowNormalize, SegmentMax, Shared, Spmm, Update,
+    column_statistics, mix,
 };
 use gnn::{Activation, Dense};
 
@@ -45,10 +45,19 @@ fn random_csr() -> Csr {
 
 /// Appends the bits of a kernel's output, saved values and gradients.
 fn record<F: Float, K: Kernel>(bits: &mut Bits, name: &str, op: &K, inputs: &[&[F]]) {
+    record_needed(bits, name, op, inputs, &vec![true; inputs.len()]);
+}
+
+fn record_needed<F: Float, K: Kernel>(
+    bits: &mut Bits,
+    name: &str,
+    op: &K,
+    inputs: &[&[F]],
+    needed: &[bool],
+) {
     let done = op.forward(inputs);
     let grad = values(99, done.out.len());
-    let needed = vec![true; inputs.len()];
-    let grads = op.backward(inputs, &done.saved, &grad, &needed);
+    let grads = op.backward(inputs, &done.saved, &grad, needed);
     let all = [done.out, done.saved.values].into_iter().chain(grads);
     let all = all.flatten().map(|x: F| x.to_f64().to_bits());
     let positions = done.saved.positions.into_iter().map(u64::from);
@@ -129,6 +138,28 @@ fn record_rows<F: Float>(bits: &mut Bits, nodes: usize, dim: usize) {
     record(bits, &name("Linear"), &linear, &[x, &map]);
 }
 
+/// Records attention over rows `x` and, with the first of their features, over raw rows.
+fn record_gat<F: Float>(
+    bits: &mut Bits,
+    name: impl Fn(&str) -> String,
+    gat: Gat,
+    [x, att, alpha]: [&[F]; 3],
+) {
+    record(bits, &name("Gat"), &gat, &[x, att, att, alpha]);
+    let width = att.len() / gat.attention.heads;
+    let (map, maps) = (
+        values::<F>(7, width * att.len()),
+        values::<F>(8, 2 * att.len()),
+    );
+    let op = RawGat(Gat {
+        scored: true,
+        ..gat
+    });
+    let inputs = [&x[..x.len() / att.len() * width], &map, &maps, alpha];
+    let needed = [false, true, true, true];
+    record_needed(bits, &name("RawGat"), &op, &inputs, &needed);
+}
+
 fn record_attention<F: Float>(bits: &mut Bits, csr: &Arc<Csr>, heads: usize, dim: usize) {
     let (nodes, edges, width) = (csr.num_rows(), csr.num_edges(), heads * dim);
     let (x, y) = (values::<F>(1, nodes * width), values::<F>(2, nodes * width));
@@ -148,7 +179,7 @@ fn record_attention<F: Float>(bits: &mut Bits, csr: &Arc<Csr>, heads: usize, dim
             edge_scores: drops,
             scored: false,
         };
-        record(bits, &name("Gat"), &gat, &[&x, &att, &att, &alpha]);
+        record_gat(bits, name, gat, [&x, &att, &alpha]);
         let feature = Dense {
             rows: edges,
             cols: EDGE_DIM,

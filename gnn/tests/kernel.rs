@@ -7,8 +7,8 @@ mod support;
 use std::sync::Arc;
 
 use gnn::kernel::{
-    Attention, BatchNorm, Csr, Dropout, Gat, GatV2, Gine, Kernel, LayerNorm, Linear, Mask,
-    SegmentMax, Shared, Spmm, Update, column_statistics,
+    Attention, BatchNorm, Csr, Dropout, Float, Forward, Gat, GatV2, Gine, Kernel, LayerNorm,
+    Linear, Mask, RawGat, Saved, SegmentMax, Shared, Spmm, Update, column_statistics,
 };
 use gnn::{Activation, Block, BlockData};
 use support::{Case, Graph, Random};
@@ -209,6 +209,141 @@ fn attention_of_every_tile_width() {
             };
             let h = values(1, data.num_src * width);
             check(&op, vec![h, values(2, width), values(4, width), vec![]]);
+        }
+    }
+}
+
+/// A [`RawGat`] with fixed rows, which get no gradient.
+#[derive(Clone)]
+struct OfRows {
+    op: RawGat,
+    rows: Vec<f64>,
+}
+
+impl OfRows {
+    fn inputs<'a, F>(rows: &'a [F], inputs: &[&'a [F]]) -> Vec<&'a [F]> {
+        let rows = std::iter::once(rows);
+        rows.chain(inputs.iter().copied()).collect()
+    }
+
+    fn rows<F: Float>(&self) -> Vec<F> {
+        self.rows.iter().map(|&x| F::from_f64(x)).collect()
+    }
+}
+
+impl Kernel for OfRows {
+    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
+        self.op.forward(&Self::inputs(&self.rows(), inputs))
+    }
+
+    fn backward<F: Float>(
+        &self,
+        inputs: &[&[F]],
+        saved: &Saved<F>,
+        grad: &[F],
+        needed: &[bool],
+    ) -> Vec<Vec<F>> {
+        let needed: Vec<bool> = std::iter::once(false)
+            .chain(needed.iter().copied())
+            .collect();
+        let rows = self.rows();
+        let inputs = Self::inputs(&rows, inputs);
+        self.op.backward(&inputs, saved, grad, &needed).split_off(1)
+    }
+}
+
+/// Widths of rows and heads around the tiles of sums: whole ones, parts, and single heads.
+const RAW_SHAPES: [(usize, usize, usize); 6] = [
+    (4, 64, 5),
+    (5, 16, 3),
+    (9, 53, 2),
+    (1, 32, 4),
+    (8, 7, 1),
+    (2, 128, 16),
+];
+
+#[test]
+fn attention_over_raw_rows() {
+    let (block, data) = block();
+    for (heads, in_dim, head_dim) in RAW_SHAPES {
+        for extras in [false, true] {
+            let attention = Attention {
+                heads,
+                ..attention(&block, &data, extras)
+            };
+            let op = OfRows {
+                op: RawGat(Gat {
+                    attention,
+                    edge_scores: extras,
+                    scored: true,
+                }),
+                rows: values(1, data.num_src * in_dim),
+            };
+            let z = if extras { data.in_src.len() * heads } else { 0 };
+            let weight = values(2, heads * head_dim * in_dim);
+            // Small maps keep the scores away from the softmax's ends.
+            let maps = values(4, 2 * heads * in_dim)
+                .into_iter()
+                .map(|map| map / 8.0);
+            check(&op, vec![weight, maps.collect(), values(3, z)]);
+        }
+    }
+}
+
+/// Returns the product of two row-major matrices, the second transposed.
+fn product(a: &[f64], b: &[f64], width: usize) -> Vec<f64> {
+    let of_row = |row: &[f64]| {
+        let of_col = |col: &[f64]| row.iter().zip(col).map(|(x, y)| x * y).sum::<f64>();
+        Vec::from_iter(b.chunks_exact(width).map(of_col))
+    };
+    a.chunks_exact(width).flat_map(of_row).collect()
+}
+
+#[test]
+fn raw_rows_give_what_projected_rows_give() {
+    // A hub, so that pieces have several chunks of rows; parallel edges and self-loops.
+    let case = Case {
+        num_nodes: 700,
+        num_edges: 6000,
+        weights: true,
+        edge_dim: Some(EDGE_DIM),
+        ..Case::default()
+    };
+    let data = Graph::random(&case).blocks(1).0.remove(0);
+    let block = Block::new(data.clone()).unwrap();
+    for (heads, in_dim, head_dim) in RAW_SHAPES {
+        for extras in [false, true] {
+            let attention = Attention {
+                heads,
+                ..attention(&block, &data, extras)
+            };
+            let gat = Gat {
+                attention,
+                edge_scores: extras,
+                scored: false,
+            };
+            let wide = heads * head_dim;
+            let (x, weight) = (values(1, data.num_src * in_dim), values(2, wide * in_dim));
+            let z = values(3, if extras { data.in_src.len() * heads } else { 0 });
+            let (src, dst) = (values(4, wide), values(5, wide));
+            let h = product(&x, &weight, in_dim);
+            let wanted = gat.forward(&[&h, &src, &dst, &z]).out;
+            let map = |(head, vector): (usize, &[f64])| {
+                let of_head = &weight[head * head_dim * in_dim..(head + 1) * head_dim * in_dim];
+                let column = |at: usize| -> f64 {
+                    let rows = of_head.chunks_exact(in_dim).zip(vector);
+                    rows.map(|(row, a)| row[at] * a).sum()
+                };
+                Vec::from_iter((0..in_dim).map(column))
+            };
+            let vectors = [&src, &dst].map(|vector| vector.chunks_exact(head_dim).enumerate());
+            let maps: Vec<f64> = vectors.into_iter().flatten().flat_map(map).collect();
+            let got = RawGat(gat).forward(&[&x, &weight, &maps, &z]).out;
+            assert_eq!(got.len(), wanted.len());
+            for (sum, exact) in got.iter().zip(&wanted) {
+                let error = (sum - exact).abs();
+                assert!(error <= 1e-10 * exact.abs().max(1.0), "{sum} and {exact}");
+            }
         }
     }
 }

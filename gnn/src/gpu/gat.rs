@@ -9,7 +9,7 @@ use super::attention::{
 };
 use super::memory::{arg, cols, count, empty, launch, len, rows, shaped_like};
 use super::sum::sum_rows;
-use crate::kernel::Gat;
+use crate::kernel::{Gat, RawGat};
 
 /// Sets the scores of each node, as src and then as dst: `[num_cols, 2 * heads]`. With one scoring
 /// vector, `src`, there are half as many columns.
@@ -394,5 +394,21 @@ impl GpuKernel for Gat {
             .edge_scores
             .then(|| self.z_slopes_on_gpu(&slope, &self.mean_shares_on_gpu(h)));
         vec![Some(of_h), Some(src), Some(dst), z]
+    }
+}
+
+impl GpuKernel for RawGat {
+    fn forward(&self, _inputs: &[CubeTensor]) -> (CubeTensor, Vec<CubeTensor>) {
+        unreachable!("on GPUs, models project rows before they aggregate them")
+    }
+
+    fn backward(
+        &self,
+        _inputs: &[CubeTensor],
+        _saved: &[CubeTensor],
+        _grad: &CubeTensor,
+        _needed: &[bool],
+    ) -> Vec<Option<CubeTensor>> {
+        unreachable!("on GPUs, models project rows before they aggregate them")
     }
 }

@@ -263,13 +263,26 @@ impl Attention {
         (x, grad): (&[F], &[F]),
         slopes: &mut [F],
     ) {
-        let (width, start) = (grad.len(), self.slot_start(v));
+        let width = grad.len();
         let ahead = self.csr.offset[v] as usize + AHEAD;
         let ends = slopes.chunks_exact_mut(self.heads).zip(self.cols(v));
         for (at, (slope, u)) in ends.enumerate() {
             prefetch(x, self.csr.col.get(ahead + at), width);
             dot_heads(slope, grad, row(x, u, width), width / self.heads);
         }
+        self.finish_slopes(v, alpha, sums, slopes);
+    }
+
+    /// Turns slopes of row `v`'s coefficients, after weight and dropout, into slopes of its scores.
+    #[inline(always)]
+    pub(super) fn finish_slopes<F: Float>(
+        &self,
+        v: usize,
+        alpha: &[F],
+        sums: &mut [F],
+        slopes: &mut [F],
+    ) {
+        let start = self.slot_start(v);
         if self.is_scaled() {
             for term in self.terms(v) {
                 let slope = &mut slopes[(term.slot - start) * self.heads..][..self.heads];

@@ -29,7 +29,7 @@ pub struct Gat {
 }
 
 /// The inputs, and the buffers that a thread reuses for each row.
-struct GatScratch<'a, F, S> {
+pub(super) struct GatScratch<'a, F, S> {
     op: &'a Gat,
     h: &'a [S],
     /// `[num_cols, 2 * heads]`: each node's score as src, then as dst.
@@ -46,7 +46,12 @@ struct GatScratch<'a, F, S> {
 }
 
 impl<'a, F: Float, S: Stored<F>> GatScratch<'a, F, S> {
-    fn new(op: &'a Gat, h: &'a [S], inputs: &[&'a [F]], s: &'a [F]) -> GatScratch<'a, F, S> {
+    pub(super) fn new(
+        op: &'a Gat,
+        h: &'a [S],
+        inputs: &[&'a [F]],
+        s: &'a [F],
+    ) -> GatScratch<'a, F, S> {
         let zeros = vec![F::ZERO; op.attention.heads];
         GatScratch {
             op,
@@ -127,6 +132,14 @@ impl<'a, F: Float, S: Stored<F>> GatScratch<'a, F, S> {
     /// Computes one output row and its coefficients.
     #[inline(always)]
     fn forward(&mut self, v: usize, out: &mut [F], alpha: &mut [F]) {
+        self.coefficients(v, alpha);
+        let attention = &self.op.attention;
+        attention.sum_rows(v, alpha, &mut self.scratch, (self.h, out));
+    }
+
+    /// Computes the coefficients of one row.
+    #[inline(always)]
+    pub(super) fn coefficients(&mut self, v: usize, alpha: &mut [F]) {
         let attention = &self.op.attention;
         let heads = attention.heads;
         self.mean_score(v);
@@ -139,7 +152,6 @@ impl<'a, F: Float, S: Stored<F>> GatScratch<'a, F, S> {
             }
         }
         attention.softmax(alpha, &mut self.sums);
-        attention.sum_rows(v, alpha, &mut self.scratch, (self.h, out));
     }
 }
 
@@ -147,11 +159,35 @@ impl<F: Float> GatScratch<'_, F, F> {
     /// Computes the slopes of one row's scores, of its dst score and of its edge scores.
     #[inline(always)]
     fn backward_row(&mut self, v: usize, grad: &[F], alpha: &[F], slopes: RowSlopes<'_, F>) {
+        let g = row(grad, v, self.width);
+        let attention = &self.op.attention;
+        attention.score_slopes(v, alpha, &mut self.sums, (self.h, g), slopes.score);
+        self.end_slopes(v, slopes);
+    }
+}
+
+impl<F: Float, S: Stored<F>> GatScratch<'_, F, S> {
+    /// Computes the slopes of one row's scores, of its dst score and of its edge scores, from the
+    /// slopes of its coefficients.
+    #[inline(always)]
+    pub(super) fn slopes_of_coefficients(
+        &mut self,
+        v: usize,
+        alpha: &[F],
+        slopes: RowSlopes<'_, F>,
+    ) {
+        let attention = &self.op.attention;
+        attention.finish_slopes(v, alpha, &mut self.sums, slopes.score);
+        self.end_slopes(v, slopes);
+    }
+
+    /// Turns slopes of a row's scores after the non-linearity into those before it, and computes
+    /// those of its dst score and of its edge scores.
+    #[inline(always)]
+    fn end_slopes(&mut self, v: usize, slopes: RowSlopes<'_, F>) {
+        let share = self.mean_score(v);
         let attention = &self.op.attention;
         let (heads, start) = (attention.heads, attention.slot_start(v));
-        let g = row(grad, v, self.width);
-        let share = self.mean_score(v);
-        attention.score_slopes(v, alpha, &mut self.sums, (self.h, g), slopes.score);
         let mut scores = std::mem::take(&mut self.scratch);
         scores.resize(slopes.score.len(), F::ZERO);
         self.read_scores(v, &mut scores);
@@ -171,7 +207,9 @@ impl<F: Float> GatScratch<'_, F, F> {
             add_scaled(out, share, own);
         }
     }
+}
 
+impl<F: Float> GatScratch<'_, F, F> {
     /// Collects the slopes of one node's features and of its scores as src and as dst.
     #[inline(always)]
     fn backward_col(&mut self, u: usize, back: &Slopes<'_, F>, h: &mut [F], s: &mut [F]) {
@@ -199,10 +237,10 @@ impl<F: Float> GatScratch<'_, F, F> {
 }
 
 /// The slopes of one row: of its scores, of its dst score and of its edges' scores.
-struct RowSlopes<'a, F> {
-    score: &'a mut [F],
-    dst: &'a mut [F],
-    edge: &'a mut [F],
+pub(super) struct RowSlopes<'a, F> {
+    pub(super) score: &'a mut [F],
+    pub(super) dst: &'a mut [F],
+    pub(super) edge: &'a mut [F],
 }
 
 /// The slopes that the walk over rows computes for the walk over columns.

@@ -218,3 +218,163 @@ fn dot_each<F: Float, S: Stored<F>, const DIM: usize>(
         *out = dot(a, b);
     }
 }
+
+/// Adds to each head of `out` the sum of whole rows of `x`, each times the head's factor, in the
+/// order of `terms`: all heads read the same features.
+#[inline(always)]
+pub(super) fn add_whole_rows<'a, F: Float>(
+    out: &mut [F],
+    heads: usize,
+    x: &[F],
+    terms: impl Iterator<Item = (&'a [F], usize)> + Clone,
+) {
+    let dim = out.len() / heads;
+    let mut done = 0;
+    for four in out.chunks_exact_mut(4 * dim) {
+        let mut at = 0;
+        while at + 32 <= dim {
+            add_whole_fours::<F, 32>(four, (done, at), x, &terms);
+            at += 32;
+        }
+        while at + 16 <= dim {
+            add_whole_fours::<F, 16>(four, (done, at), x, &terms);
+            at += 16;
+        }
+        if at < dim {
+            for (factor, u) in terms.clone() {
+                let x = &row(x, u, dim)[at..];
+                for (out, &factor) in four.chunks_exact_mut(dim).zip(&factor[done..]) {
+                    add_scaled(&mut out[at..], factor, x);
+                }
+            }
+        }
+        done += 4;
+    }
+    for (head, out) in (done..).zip(out[done * dim..].chunks_exact_mut(dim)) {
+        for (factor, u) in terms.clone() {
+            add_scaled(out, factor[head], row(x, u, dim));
+        }
+    }
+}
+
+/// Does the work of [`add_whole_rows`] for four heads, the first of which is `first`, and `N`
+/// features from `at` on. The sums have a name each, as in [`sum_fours`].
+#[inline(always)]
+fn add_whole_fours<'a, F: Float, const N: usize>(
+    out: &mut [F],
+    (first, at): (usize, usize),
+    x: &[F],
+    terms: &(impl Iterator<Item = (&'a [F], usize)> + Clone),
+) {
+    let dim = out.len() / 4;
+    let mut heads = out.chunks_exact_mut(dim).map(|head| {
+        let part = head[at..].first_chunk_mut::<N>();
+        part.expect("a head has the features of a tile")
+    });
+    let mut next = || heads.next().expect("there are four heads");
+    let (a_out, b_out, c_out, d_out) = (next(), next(), next(), next());
+    let (mut a, mut b, mut c, mut d) = (*a_out, *b_out, *c_out, *d_out);
+    for (factor, u) in terms.clone() {
+        let (x, factor) = (&x[u * dim + at..][..N], &factor[first..first + 4]);
+        let x = x.first_chunk::<N>().expect("the slice has this length");
+        add_fixed_scaled(&mut a, factor[0], x);
+        add_fixed_scaled(&mut b, factor[1], x);
+        add_fixed_scaled(&mut c, factor[2], x);
+        add_fixed_scaled(&mut d, factor[3], x);
+    }
+    (*a_out, *b_out, *c_out, *d_out) = (a, b, c, d);
+}
+
+/// Features that [`dot_whole_rows`] multiplies at a time: one vector of 16 f32.
+const WIDE_LANES: usize = 16;
+
+/// Sets `out`, `[rows, heads]`, to the dot products of each head of `a` with whole rows of `x`.
+///
+/// The products are first added up in vectors, which `lanes` keeps, and the lanes of each vector
+/// afterwards. In one loop, the compiler puts several heads into the lanes of one vector, and
+/// spends most of the time on moving features between lanes.
+#[inline(always)]
+pub(super) fn dot_whole_rows<F: Float>(
+    out: &mut [F],
+    a: &[F],
+    (x, rows): (&[F], impl Iterator<Item = usize>),
+    (heads, lanes): (usize, &mut Vec<[F; WIDE_LANES]>),
+) {
+    let dim = a.len() / heads;
+    lanes.clear();
+    lanes.resize(out.len(), [F::ZERO; WIDE_LANES]);
+    for (lanes, u) in lanes.chunks_exact_mut(heads).zip(rows) {
+        let x = row(x, u, dim);
+        let (fours, rest) = lanes.as_chunks_mut::<4>();
+        let (a_fours, a_rest) = a.split_at(fours.len() * 4 * dim);
+        for (lanes, a) in fours.iter_mut().zip(a_fours.chunks_exact(4 * dim)) {
+            multiply_fours(lanes, a, x);
+        }
+        for (lanes, a) in rest.iter_mut().zip(a_rest.chunks_exact(dim)) {
+            add_products(lanes, a.as_chunks().0, x.as_chunks().0);
+            add_last_products(lanes, a, x);
+        }
+    }
+    for (out, lanes) in out.iter_mut().zip(&*lanes) {
+        // Hides the loop from the compiler, which else handles 16 of `out` at a time, lane by lane.
+        let lanes = std::hint::black_box(lanes);
+        let (low, high) = lanes.split_at(WIDE_LANES / 2);
+        let mut half = [F::ZERO; WIDE_LANES / 2];
+        for (half, (&low, &high)) in half.iter_mut().zip(low.iter().zip(high)) {
+            *half = low + high;
+        }
+        let [a, b, c, d, e, f, g, h] = half;
+        *out = ((a + e) + (b + f)) + ((c + g) + (d + h));
+    }
+}
+
+/// Adds the products of four heads, side by side in `a`, with `x`. The sums have a name each, as in
+/// [`sum_fours`].
+#[inline(always)]
+fn multiply_fours<F: Float>(lanes: &mut [[F; WIDE_LANES]; 4], a: &[F], x: &[F]) {
+    let dim = x.len();
+    let [mut a_sum, mut b_sum, mut c_sum, mut d_sum] = [[F::ZERO; WIDE_LANES]; 4];
+    let (left, right) = a.split_at(2 * dim);
+    let ((a, b), (c, d)) = (left.split_at(dim), right.split_at(dim));
+    let heads = (a.as_chunks().0.iter().zip(b.as_chunks().0))
+        .zip(c.as_chunks().0.iter().zip(d.as_chunks().0));
+    for (((a, b), (c, d)), x) in heads.zip(x.as_chunks().0) {
+        add_product(&mut a_sum, a, x);
+        add_product(&mut b_sum, b, x);
+        add_product(&mut c_sum, c, x);
+        add_product(&mut d_sum, d, x);
+    }
+    *lanes = [a_sum, b_sum, c_sum, d_sum];
+    for (lanes, a) in lanes.iter_mut().zip([a, b, c, d]) {
+        add_last_products(lanes, a, x);
+    }
+}
+
+/// Adds the products of vectors to `sum`.
+#[inline(always)]
+fn add_products<F: Float>(sum: &mut [F; WIDE_LANES], a: &[[F; WIDE_LANES]], b: &[[F; WIDE_LANES]]) {
+    for (a, b) in a.iter().zip(b) {
+        add_product(sum, a, b);
+    }
+}
+
+/// Adds the products of the features after the last whole vector.
+#[inline(always)]
+fn add_last_products<F: Float>(sum: &mut [F; WIDE_LANES], a: &[F], b: &[F]) {
+    let rest = a
+        .as_chunks::<WIDE_LANES>()
+        .1
+        .iter()
+        .zip(b.as_chunks::<WIDE_LANES>().1);
+    for (sum, (&a, &b)) in sum.iter_mut().zip(rest) {
+        *sum += a * b;
+    }
+}
+
+/// Adds the product of two vectors to `sum`.
+#[inline(always)]
+fn add_product<F: Float>(sum: &mut [F; WIDE_LANES], a: &[F; WIDE_LANES], b: &[F; WIDE_LANES]) {
+    for at in 0..WIDE_LANES {
+        sum[at] += a[at] * b[at];
+    }
+}

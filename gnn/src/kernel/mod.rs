@@ -29,6 +29,7 @@ pub(crate) mod partial;
 mod prefetch;
 pub(crate) mod product;
 pub(crate) mod propagate;
+mod raw_gat;
 mod relational;
 mod segment_max;
 mod shared;
@@ -54,6 +55,7 @@ pub use mask::{Mask, RowMask};
 pub(crate) use norm::count_of;
 pub use norm::{BatchNorm, LayerNorm, column_statistics};
 pub use prefetch::prefetch;
+pub use raw_gat::RawGat;
 #[cfg(feature = "gpu")]
 pub(crate) use relational::on_relational;
 pub use relational::{

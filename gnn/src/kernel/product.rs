@@ -1,5 +1,7 @@
 //! Multiplies dense matrices on one thread, with the crate `gemm`.
 
+use std::ops::Range;
+
 use super::Float;
 
 /// A row-major matrix in a slice, or the transpose of one.
@@ -8,6 +10,8 @@ pub(crate) struct Matrix<'a, F> {
     values: &'a [F],
     rows: usize,
     cols: usize,
+    /// Values from the start of one row of the slice to the next.
+    width: usize,
     is_transposed: bool,
 }
 
@@ -20,6 +24,21 @@ impl<'a, F: Float> Matrix<'a, F> {
             values,
             rows,
             cols,
+            width: cols,
+            is_transposed: false,
+        }
+    }
+
+    /// Views some columns of the rows in `values`, which are `width` values each.
+    pub(crate) fn of_columns(values: &'a [F], width: usize, cols: Range<usize>) -> Matrix<'a, F> {
+        let rows = values.len() / width;
+        assert_eq!(values.len(), rows * width, "rows are equally wide");
+        assert!(cols.end <= width, "the rows have these columns");
+        Matrix {
+            values: &values[cols.start.min(values.len())..],
+            rows,
+            cols: cols.len(),
+            width,
             is_transposed: false,
         }
     }
@@ -36,12 +55,7 @@ impl<'a, F: Float> Matrix<'a, F> {
 
     /// Returns the strides in values: from a row to the next row, and from a column to the next.
     fn strides(&self) -> (isize, isize) {
-        let width = if self.is_transposed {
-            self.rows
-        } else {
-            self.cols
-        };
-        let width = isize::try_from(width).expect("a slice is shorter than isize::MAX");
+        let width = isize::try_from(self.width).expect("a slice is shorter than isize::MAX");
         if self.is_transposed {
             (1, width)
         } else {
@@ -56,13 +70,43 @@ impl<'a, F: Float> Matrix<'a, F> {
 ///
 /// If the shapes do not fit.
 pub(crate) fn multiply<F: Float>(a: Matrix<'_, F>, b: Matrix<'_, F>, out: &mut [F], adds: bool) {
+    let cols = b.cols;
+    multiply_into(a, b, (out, cols, 0), adds);
+}
+
+/// Sets the columns from `first` on of `out`, whose rows are `width` values each, to `a * b`, or
+/// adds `a * b` to them if `adds` is set.
+///
+/// # Panics
+///
+/// If the shapes do not fit.
+pub(crate) fn multiply_into<F: Float>(
+    a: Matrix<'_, F>,
+    b: Matrix<'_, F>,
+    (out, out_width, first): (&mut [F], usize, usize),
+    adds: bool,
+) {
     assert_eq!(a.cols, b.rows, "a row of `a` is as long as a column of `b`");
-    assert_eq!(out.len(), a.rows * b.cols, "`out` has the product's shape");
+    assert_eq!(
+        out.len(),
+        a.rows * out_width,
+        "`out` has the product's rows"
+    );
+    assert!(
+        first + b.cols <= out_width,
+        "`out` has the product's columns"
+    );
+    if out.is_empty() {
+        return;
+    }
+    let out = &mut out[first..];
     let ((a_row, a_col), (b_row, b_col)) = (a.strides(), b.strides());
-    let width = isize::try_from(b.cols).expect("a slice is shorter than isize::MAX");
+    let width = isize::try_from(out_width).expect("a slice is shorter than isize::MAX");
     #[expect(unsafe_code, reason = "the matrix library takes pointers and strides")]
-    // SAFETY: a matrix spans its slice exactly (`Matrix::new`), the strides are those of its shape,
-    // and the asserts above make `out` as large as the product. `out` is borrowed exclusively.
+    // SAFETY: the slice of a matrix has `rows` rows of `width` values, from its first column on,
+    // the last at least `cols` values (`Matrix::new`, `Matrix::of_columns`), and the strides are
+    // those of its shape. By the asserts above `out` has the rows and columns of the product. `out`
+    // is borrowed exclusively.
     unsafe {
         gemm::gemm(
             a.rows,

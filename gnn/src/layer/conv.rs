@@ -145,6 +145,19 @@ pub trait Conv: Debug + Send + Sync {
         true
     }
 
+    /// Tells whether a training step takes less time if the conv aggregates raw rows that need no
+    /// gradient, although it [projects](Conv::projected_dim) rows elsewhere.
+    fn aggregates_raw(&self, _is_sparse: bool) -> bool {
+        false
+    }
+
+    /// Aggregates raw rows, `[num_src, in_dim]`, which get no gradient, to what
+    /// [`aggregate`](Conv::aggregate) makes of projected rows, but for rounding; called only if the
+    /// conv [does so](Conv::aggregates_raw).
+    fn aggregate_raw(&self, _scope: &Scope<'_>, _block: &Block, rows: Tensor<2>) -> Tensor<2> {
+        rows
+    }
+
     /// Tells whether the conv reads the rows of its dst nodes besides the rows that it aggregates.
     fn reads_own(&self) -> bool {
         false

@@ -15,7 +15,7 @@ use super::scope::Scope;
 use crate::kernel::partial::{gat_scores, merge_softmax, softmax_rows};
 use crate::kernel::{
     EdgeDropout, EdgeScores, EdgeSoftmax, EdgeTerm, Gat as GatKernel, HeadSum, Linear, NodeScores,
-    Relational, node_scores,
+    RawGat, Relational, node_scores,
 };
 use crate::ops::Fused;
 use crate::parameter::{ParameterList, Start};
@@ -177,6 +177,27 @@ impl Conv for Gat {
             cols: vectors.len() * heads,
             values: node_scores(&rows.values, &vectors, heads),
         })
+    }
+
+    fn aggregates_raw(&self, is_sparse: bool) -> bool {
+        let (_, head_dim, _) = self.config.head_shape();
+        !is_sparse && !self.config.bipartite && RawGat::pays(self.config.in_dim, head_dim)
+    }
+
+    fn aggregate_raw(&self, scope: &Scope<'_>, block: &Block, rows: Tensor<2>) -> Tensor<2> {
+        let weight = scope.parameter("lin.weight"); // [heads * dim, in]
+        let vectors = self.score_vectors().iter();
+        let vectors = vectors.map(|name| score_map(scope, name).transpose());
+        let vectors = Tensor::cat(vectors.collect(), 0); // [2 * heads, heads * dim]
+        let maps = vectors.matmul(weight.clone()); // [2 * heads, in]
+        let z = self.edge_scores(scope, block);
+        let op = RawGat(GatKernel {
+            attention: self.config.attention(scope, block),
+            edge_scores: z.is_some(),
+            scored: true,
+        });
+        let z = z.unwrap_or_else(|| scope.constant(1, 1, &[0.0]));
+        Fused::RawGat(op).apply_4([rows, weight, maps, z]) // [num_dst, heads * dim]
     }
 
     fn aggregate(&self, scope: &Scope<'_>, block: &Block, src: Src, own: &Features) -> Tensor<2> {
