@@ -147,6 +147,10 @@ impl Rounds<'_> {
                 let of_group = one.blocks.clone();
                 let spooled = spooled.as_ref().map(|rows| (rows, at));
                 let group = one.gather(self, (input, spooled), blocks)?;
+                // The rows of the next group arrive while this one is computed.
+                if let Some((rows, _)) = spooled {
+                    rows.will_need(at + 1);
+                }
                 start = of_group.end;
                 run(of_group, Some(&group))?;
             }

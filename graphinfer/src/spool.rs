@@ -93,6 +93,18 @@ impl Spool {
         Ok(())
     }
 
+    /// Starts to read a bucket of sealed ones, all pieces at once.
+    pub(crate) fn will_need(&self, bucket: usize) {
+        let bucket = self.bucket(bucket);
+        let pieces = bucket.pieces.iter();
+        pieces.for_each(|&(at, len)| will_need(&self.file, at, len));
+    }
+
+    /// Returns the number of buckets.
+    pub(crate) fn num_buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
     /// Returns the number of bytes of a bucket.
     pub(crate) fn num_bytes(&self, bucket: usize) -> usize {
         self.bucket(bucket).num_bytes
@@ -106,6 +118,7 @@ impl Spool {
     /// If `to` has another size.
     pub(crate) fn read(&self, bucket: usize, mut to: &mut [u8]) -> Result<(), InferError> {
         assert_eq!(to.len(), self.num_bytes(bucket), "bytes of bucket {bucket}");
+        self.will_need(bucket);
         let pieces = self.bucket(bucket).pieces.clone();
         let mut reads = Vec::with_capacity(pieces.len());
         for (at, len) in pieces {
@@ -131,6 +144,18 @@ impl Spool {
         bucket.unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Starts to read some bytes of a file into the page cache. A system that does not do so changes
+/// nothing but time.
+#[cfg(target_os = "linux")]
+fn will_need(file: &File, at: u64, len: usize) {
+    let len = std::num::NonZeroU64::new(len as u64);
+    // The call only advises: reads do not depend on it.
+    let _advised = rustix::fs::fadvise(file, at, len, rustix::fs::Advice::WillNeed);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn will_need(_file: &File, _at: u64, _len: usize) {}
 
 #[cfg(test)]
 mod tests {

@@ -197,6 +197,9 @@ impl Spooled {
         };
         let mut buckets: Vec<usize> = blocks.iter().flat_map(of_block).collect();
         buckets.dedup();
+        for &bucket in &buckets {
+            self.in_edges.will_need(bucket);
+        }
         let of_bucket = |bucket: usize| {
             let words = self.in_edges.words(bucket)?;
             let mut lists = SomeLists::default();
@@ -271,6 +274,14 @@ impl Spooled {
 }
 
 impl SpooledRows {
+    /// Starts to read the rows of a set, if there is one.
+    pub(crate) fn will_need(&self, set: usize) {
+        let spools = std::iter::once(&self.rows).chain(&self.scores);
+        for spool in spools.filter(|spool| set < spool.num_buckets()) {
+            spool.will_need(set);
+        }
+    }
+
     /// Returns the rows of sets.
     pub(crate) fn rows(&self) -> &Spool {
         &self.rows
