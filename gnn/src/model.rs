@@ -127,7 +127,7 @@ impl Model {
     /// blocks keep them. The input of a model with learnable rows may be none.
     pub fn prepare(&self, blocks: &[Block], input: Option<&ReadyInput>) {
         let raw = input.filter(|_| self.arch.embedding_dim.is_none());
-        stack::prepare(&self.convs, blocks, raw);
+        stack::prepare(&self.convs, blocks, (raw, self.device.is_gpu()));
     }
 
     /// Sets class weights: [`loss_and_gradient`](Model::loss_and_gradient) multiplies the loss of a

@@ -91,7 +91,7 @@ impl<'a> Stack<'a> {
         let has_gradients = self.pass.device.is_autodiff() && !self.pass.on_gpu;
         let is_raw = place.layer == 1 && self.arch.embedding_dim.is_none();
         let conv = self.conv(place.layer);
-        let pays = has_gradients && is_raw && conv.aggregates_raw(false);
+        let pays = has_gradients && is_raw && conv.aggregates_raw();
         pays.then(|| conv.aggregate_raw(&self.scope(place.layer), place.block, rows.clone()))
     }
 
@@ -176,12 +176,17 @@ impl<'a> Stack<'a> {
 /// Computes coefficients and transposes of a batch's blocks before its first training pass.
 ///
 /// `input` is none if it is learnable, so that it needs a gradient.
-pub(crate) fn prepare(convs: &[Arc<dyn Conv>], blocks: &[Block], input: Option<&ReadyInput>) {
+pub(crate) fn prepare(
+    convs: &[Arc<dyn Conv>],
+    blocks: &[Block],
+    (input, on_gpu): (Option<&ReadyInput>, bool),
+) {
     let is_sparse = input.is_some_and(ReadyInput::transpose_sparse);
     for (layer, (conv, block)) in (1..).zip(convs.iter().zip(blocks)) {
         conv.prepare(block);
-        // Raw features that are aggregated before any parameter need no gradient, so no transpose.
-        let reads_raw = !conv.has_parameters_before(is_sparse) || conv.aggregates_raw(is_sparse);
+        // Layers that aggregate raw features compute no gradient of them, so need no transpose.
+        let aggregates_raw = !on_gpu && !is_sparse && conv.aggregates_raw();
+        let reads_raw = !conv.has_parameters_before(is_sparse) || aggregates_raw;
         if layer > 1 || input.is_none() || !reads_raw {
             block.csr().transposed();
         }

@@ -101,3 +101,28 @@ fn single_precision_gives_the_same_gradient() {
         assert!((f64::from(*f) - d).abs() < 1e-5);
     }
 }
+
+/// Passes with gradients sum raw rows, the others project first; see `Conv::aggregate_raw`.
+#[test]
+fn attention_over_raw_rows_has_the_logits_of_projected_rows() {
+    let kinds = architectures();
+    let mut of_gat = kinds
+        .iter()
+        .filter(|arch| arch.layer == LayerKind::Gat)
+        .peekable();
+    assert!(of_gat.peek().is_some());
+    for arch in of_gat {
+        let case = case_for(arch);
+        let Batch { blocks, input, .. } = batch(&case, arch, false);
+        let model = Model::init(arch, 11).unwrap();
+        let labels = labels(arch, case.targets - 1);
+        let wanted = model.forward(&blocks, &input, Mode::Eval).unwrap();
+        let got = model.loss_and_gradient(&blocks, &input, &labels, 2.0, Mode::Eval);
+        for (x, y) in got.unwrap().logits.values.iter().zip(&wanted.values) {
+            assert!(
+                (x - y).abs() <= 1e-5 * y.abs().max(1.0),
+                "{x} and {y}: {arch:?}"
+            );
+        }
+    }
+}

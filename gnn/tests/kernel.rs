@@ -299,19 +299,93 @@ fn product(a: &[f64], b: &[f64], width: usize) -> Vec<f64> {
     a.chunks_exact(width).flat_map(of_row).collect()
 }
 
-#[test]
-fn raw_rows_give_what_projected_rows_give() {
-    // A hub, so that pieces have several chunks of rows; parallel edges and self-loops.
+/// Returns the transpose of a row-major matrix.
+fn turned(a: &[f64], width: usize) -> Vec<f64> {
+    let cols = (0..width).flat_map(|at| a.iter().skip(at).step_by(width));
+    cols.copied().collect()
+}
+
+fn assert_close(got: &[f64], wanted: &[f64], what: &str) {
+    assert_eq!(got.len(), wanted.len(), "{what}");
+    for (x, y) in got.iter().zip(wanted) {
+        assert!(
+            (x - y).abs() <= 1e-9 * y.abs().max(1.0),
+            "{what}: {x} and {y}"
+        );
+    }
+}
+
+/// A block of several chunks of rows and several pieces.
+fn large_block() -> (Block, BlockData) {
     let case = Case {
         num_nodes: 700,
-        num_edges: 6000,
+        num_edges: 20_000,
         weights: true,
         edge_dim: Some(EDGE_DIM),
+        targets: 500,
         ..Case::default()
     };
     let data = Graph::random(&case).blocks(1).0.remove(0);
-    let block = Block::new(data.clone()).unwrap();
-    for (heads, in_dim, head_dim) in RAW_SHAPES {
+    assert!(data.num_dst > 400 && data.in_src.len() > 10_000);
+    (Block::new(data.clone()).unwrap(), data)
+}
+
+/// The map of all heads and the scoring vectors, `[heads * head_dim, in_dim]` and `[heads, head_dim]`.
+struct Maps {
+    weight: Vec<f64>,
+    vectors: [Vec<f64>; 2],
+    head_dim: usize,
+    in_dim: usize,
+}
+
+impl Maps {
+    fn new((heads, in_dim, head_dim): (usize, usize, usize)) -> Maps {
+        let wide = heads * head_dim;
+        Maps {
+            weight: values(2, wide * in_dim),
+            vectors: [values(4, wide), values(5, wide)],
+            head_dim,
+            in_dim,
+        }
+    }
+
+    /// Returns the maps from raw rows to scores, as src and then as dst.
+    fn maps(&self) -> Vec<f64> {
+        let of_heads = self.vectors.iter().flat_map(|vector| {
+            let weights = self.weight.chunks_exact(self.head_dim * self.in_dim);
+            vector.chunks_exact(self.head_dim).zip(weights)
+        });
+        let map = |(vector, weight): (&[f64], &[f64])| {
+            product(vector, &turned(weight, self.in_dim), self.head_dim)
+        };
+        of_heads.flat_map(map).collect()
+    }
+
+    /// Adds to the slopes of `weight` what comes through the maps; returns those of the vectors.
+    fn through_maps(&self, d_maps: &[f64], d_weight: &mut [f64]) -> [Vec<f64>; 2] {
+        let (head_dim, in_dim) = (self.head_dim, self.in_dim);
+        let (of_src, of_dst) = d_maps.split_at(d_maps.len() / 2);
+        let vectors = self.vectors.iter().zip([of_src, of_dst]);
+        let slopes = vectors.map(|(vector, of_maps)| {
+            let of_value = |(at, value): (usize, &f64)| {
+                let of_map = &of_maps[at / head_dim * in_dim..][..in_dim];
+                let row = at * in_dim..(at + 1) * in_dim;
+                for (slope, d) in d_weight[row.clone()].iter_mut().zip(of_map) {
+                    *slope += value * d;
+                }
+                product(&self.weight[row], of_map, in_dim)[0]
+            };
+            Vec::from_iter(vector.iter().enumerate().map(of_value))
+        });
+        Vec::from_iter(slopes).try_into().unwrap()
+    }
+}
+
+#[test]
+fn raw_rows_give_what_projected_rows_give() {
+    let (block, data) = large_block();
+    for shape in RAW_SHAPES {
+        let (heads, in_dim, _) = shape;
         for extras in [false, true] {
             let attention = Attention {
                 heads,
@@ -322,30 +396,66 @@ fn raw_rows_give_what_projected_rows_give() {
                 edge_scores: extras,
                 scored: false,
             };
-            let wide = heads * head_dim;
-            let (x, weight) = (values(1, data.num_src * in_dim), values(2, wide * in_dim));
             let z = values(3, if extras { data.in_src.len() * heads } else { 0 });
-            let (src, dst) = (values(4, wide), values(5, wide));
-            let h = product(&x, &weight, in_dim);
-            let wanted = gat.forward(&[&h, &src, &dst, &z]).out;
-            let map = |(head, vector): (usize, &[f64])| {
-                let of_head = &weight[head * head_dim * in_dim..(head + 1) * head_dim * in_dim];
-                let column = |at: usize| -> f64 {
-                    let rows = of_head.chunks_exact(in_dim).zip(vector);
-                    rows.map(|(row, a)| row[at] * a).sum()
-                };
-                Vec::from_iter((0..in_dim).map(column))
-            };
-            let vectors = [&src, &dst].map(|vector| vector.chunks_exact(head_dim).enumerate());
-            let maps: Vec<f64> = vectors.into_iter().flatten().flat_map(map).collect();
-            let got = RawGat(gat).forward(&[&x, &weight, &maps, &z]).out;
-            assert_eq!(got.len(), wanted.len());
-            for (sum, exact) in got.iter().zip(&wanted) {
-                let error = (sum - exact).abs();
-                assert!(error <= 1e-10 * exact.abs().max(1.0), "{sum} and {exact}");
-            }
+            let (x, given) = (values(1, data.num_src * in_dim), Maps::new(shape));
+            let [src, dst] = &given.vectors;
+            let h = product(&x, &given.weight, in_dim);
+            let projected = [&h[..], src, dst, &z];
+            let wanted = gat.forward(&projected);
+            let (op, maps) = (RawGat(gat.clone()), given.maps());
+            let raw = [&x[..], &given.weight, &maps, &z];
+            let got = op.forward(&raw);
+            assert_close(&got.out, &wanted.out, "output");
+            let grad = values(6, wanted.out.len());
+            let slopes = gat.backward(&projected, &wanted.saved, &grad, &[true; 4]);
+            let needed = [false, true, true, true];
+            let mut own = op.backward(&raw, &got.saved, &grad, &needed);
+            let wide = given.weight.len() / in_dim;
+            let d_weight = product(&turned(&slopes[0], wide), &turned(&x, in_dim), data.num_src);
+            let d_maps = own[2].clone();
+            let [d_src, d_dst] = given.through_maps(&d_maps, &mut own[1]);
+            assert_close(&own[1], &d_weight, "weight");
+            assert_close(&d_src, &slopes[1], "src");
+            assert_close(&d_dst, &slopes[2], "dst");
+            assert_close(&own[3], &slopes[3], "edges");
         }
     }
+}
+
+#[test]
+fn sums_of_raw_rows_have_the_same_bits_on_any_number_of_threads() {
+    let (block, data) = large_block();
+    let (heads, in_dim, head_dim) = (4, 64, 16);
+    let floats = |seed: u64, len: usize| -> Vec<f32> {
+        let mut random = Random(seed);
+        (0..len).map(|_| random.signed()).collect()
+    };
+    let op = RawGat(Gat {
+        attention: Attention {
+            heads,
+            ..attention(&block, &data, true)
+        },
+        edge_scores: false,
+        scored: true,
+    });
+    let (x, weight) = (
+        floats(1, data.num_src * in_dim),
+        floats(2, heads * head_dim * in_dim),
+    );
+    let (maps, z) = (floats(3, 2 * heads * in_dim), Vec::new());
+    let inputs: [&[f32]; 4] = [&x, &weight, &maps, &z];
+    let bits = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        pool.build().unwrap().install(|| {
+            let done = op.forward(&inputs);
+            let grad = floats(4, done.out.len());
+            let needed = [false, true, true, true];
+            let slopes = op.backward(&inputs, &done.saved, &grad, &needed);
+            let all = std::iter::once(done.out).chain(slopes).flatten();
+            Vec::from_iter(all.map(f32::to_bits))
+        })
+    };
+    assert_eq!(bits(1), bits(3));
 }
 
 #[test]

@@ -93,7 +93,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Starts to read a bucket of sealed ones, all pieces at once.
+    /// Announces all pieces of a bucket of sealed ones, so that the system reads them at once.
     pub(crate) fn will_need(&self, bucket: usize) {
         let bucket = self.bucket(bucket);
         let pieces = bucket.pieces.iter();
@@ -149,6 +149,7 @@ impl Spool {
 /// nothing but time.
 #[cfg(target_os = "linux")]
 fn will_need(file: &File, at: u64, len: usize) {
+    // No piece is empty; none would mean up to the end of the file.
     let len = std::num::NonZeroU64::new(len as u64);
     // The call only advises: reads do not depend on it.
     let _advised = rustix::fs::fadvise(file, at, len, rustix::fs::Advice::WillNeed);

@@ -288,6 +288,9 @@ fn add_whole_fours<'a, F: Float, const N: usize>(
 /// Features that [`dot_whole_rows`] multiplies at a time: one vector of 16 f32.
 const WIDE_LANES: usize = 16;
 
+/// Rows whose products [`dot_whole_rows`] keeps in vectors at a time.
+const ROWS_AT_ONCE: usize = 32;
+
 /// Sets `out`, `[rows, heads]`, to the dot products of each head of `a` with whole rows of `x`.
 ///
 /// The products are first added up in vectors, which `lanes` keeps, and the lanes of each vector
@@ -300,31 +303,34 @@ pub(super) fn dot_whole_rows<F: Float>(
     (x, rows): (&[F], impl Iterator<Item = usize>),
     (heads, lanes): (usize, &mut Vec<[F; WIDE_LANES]>),
 ) {
-    let dim = a.len() / heads;
-    lanes.clear();
-    lanes.resize(out.len(), [F::ZERO; WIDE_LANES]);
-    for (lanes, u) in lanes.chunks_exact_mut(heads).zip(rows) {
-        let x = row(x, u, dim);
-        let (fours, rest) = lanes.as_chunks_mut::<4>();
-        let (a_fours, a_rest) = a.split_at(fours.len() * 4 * dim);
-        for (lanes, a) in fours.iter_mut().zip(a_fours.chunks_exact(4 * dim)) {
-            multiply_fours(lanes, a, x);
+    let (dim, mut rows) = (a.len() / heads, rows);
+    for out in out.chunks_mut(ROWS_AT_ONCE * heads) {
+        lanes.clear();
+        lanes.resize(out.len(), [F::ZERO; WIDE_LANES]);
+        for (lanes, u) in lanes.chunks_exact_mut(heads).zip(rows.by_ref()) {
+            let x = row(x, u, dim);
+            let (fours, rest) = lanes.as_chunks_mut::<4>();
+            let (a_fours, a_rest) = a.split_at(fours.len() * 4 * dim);
+            for (lanes, a) in fours.iter_mut().zip(a_fours.chunks_exact(4 * dim)) {
+                multiply_fours(lanes, a, x);
+            }
+            for (lanes, a) in rest.iter_mut().zip(a_rest.chunks_exact(dim)) {
+                add_products(lanes, a.as_chunks().0, x.as_chunks().0);
+                add_last_products(lanes, a, x);
+            }
         }
-        for (lanes, a) in rest.iter_mut().zip(a_rest.chunks_exact(dim)) {
-            add_products(lanes, a.as_chunks().0, x.as_chunks().0);
-            add_last_products(lanes, a, x);
+        for (out, lanes) in out.iter_mut().zip(&*lanes) {
+            // Hides the loop from the compiler, which otherwise handles 16 of `out` at a time, lane
+            // by lane.
+            let lanes = std::hint::black_box(lanes);
+            let (low, high) = lanes.split_at(WIDE_LANES / 2);
+            let mut half = [F::ZERO; WIDE_LANES / 2];
+            for (half, (&low, &high)) in half.iter_mut().zip(low.iter().zip(high)) {
+                *half = low + high;
+            }
+            let [a, b, c, d, e, f, g, h] = half;
+            *out = ((a + e) + (b + f)) + ((c + g) + (d + h));
         }
-    }
-    for (out, lanes) in out.iter_mut().zip(&*lanes) {
-        // Hides the loop from the compiler, which else handles 16 of `out` at a time, lane by lane.
-        let lanes = std::hint::black_box(lanes);
-        let (low, high) = lanes.split_at(WIDE_LANES / 2);
-        let mut half = [F::ZERO; WIDE_LANES / 2];
-        for (half, (&low, &high)) in half.iter_mut().zip(low.iter().zip(high)) {
-            *half = low + high;
-        }
-        let [a, b, c, d, e, f, g, h] = half;
-        *out = ((a + e) + (b + f)) + ((c + g) + (d + h));
     }
 }
 

@@ -103,10 +103,10 @@ pub(crate) fn multiply_into<F: Float>(
     let ((a_row, a_col), (b_row, b_col)) = (a.strides(), b.strides());
     let width = isize::try_from(out_width).expect("a slice is shorter than isize::MAX");
     #[expect(unsafe_code, reason = "the matrix library takes pointers and strides")]
-    // SAFETY: the slice of a matrix has `rows` rows of `width` values, from its first column on,
-    // the last at least `cols` values (`Matrix::new`, `Matrix::of_columns`), and the strides are
-    // those of its shape. By the asserts above `out` has the rows and columns of the product. `out`
-    // is borrowed exclusively.
+    // SAFETY: row r of a matrix starts `r * width` values after the first of its slice, and its
+    // `cols` values lie in the slice (`Matrix::new`, `Matrix::of_columns`); the strides are those of
+    // its shape. By the asserts above `out` has the rows and columns of the product, and it is
+    // borrowed exclusively.
     unsafe {
         gemm::gemm(
             a.rows,
@@ -165,6 +165,44 @@ mod tests {
                 assert_eq!(out, twice, "{m} x {n} x {k}, added");
             }
         }
+    }
+
+    #[test]
+    fn a_product_of_columns_leaves_other_columns_alone() {
+        let value = |at: usize| f32::from(u8::try_from(at % 7).unwrap()) - 3.0;
+        let (a, b): (Vec<f32>, Vec<f32>) =
+            ((0..40).map(value).collect(), (0..24).map(value).collect());
+        // Columns 1 to 3 of five rows of eight, and columns 2 and 3 of three rows of eight.
+        let (left, right) = (
+            Matrix::of_columns(&a, 8, 1..4),
+            Matrix::of_columns(&b, 8, 2..4),
+        );
+        let wanted = |row: usize, col: usize| -> f32 {
+            (0..3)
+                .map(|at| a[row * 8 + 1 + at] * b[at * 8 + 2 + col])
+                .sum()
+        };
+        let mut out = vec![0.5; 5 * 4];
+        for times in [1.0, 2.0] {
+            multiply_into(left, right, (&mut out, 4, 1), times > 1.0);
+            for (at, &got) in out.iter().enumerate() {
+                let (row, col) = (at / 4, at % 4);
+                let inside = (1..3).contains(&col);
+                let expected = if inside {
+                    times * wanted(row, col - 1)
+                } else {
+                    0.5
+                };
+                assert_eq!(got.to_bits(), expected.to_bits(), "{row}, {col}");
+            }
+        }
+        let none: [f32; 0] = [];
+        multiply_into(
+            Matrix::of_columns(&none, 8, 1..4),
+            right,
+            (&mut [], 4, 1),
+            false,
+        );
     }
 
     /// Longest inner axis that the library never splits, whatever the caches of the processor.

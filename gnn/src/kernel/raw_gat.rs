@@ -6,7 +6,7 @@ use super::gat::{GatScratch, RowSlopes};
 use super::heads::{add_whole_rows, dot_whole_rows};
 use super::prefetch::{AHEAD, prefetch};
 use super::product::{Matrix, multiply_into};
-use super::split::{fixed_pieces, map, run, split_mut, sum_in_order};
+use super::split::{map, run, split_mut, sum_in_order, wide_pieces};
 use super::{Float, Forward, Gat, Kernel, Linear, Saved};
 
 /// The output of [`Gat`] for `h = x weight^T`, from rows `x` that need no gradient.
@@ -22,16 +22,20 @@ use super::{Float, Forward, Gat, Kernel, Linear, Saved};
 /// - `maps`: `[2 * heads, in_dim]`, from a row to its node's score as src, then as dst, by head
 /// - `z`: `[num_edges, heads]`, as [`Gat`] reads it
 /// - returns: `[num_rows, heads * head_dim]`
+///
+/// [`Gat::scored`] is not read.
 #[derive(Clone, Debug)]
 pub struct RawGat(pub Gat);
 
-/// Rows whose sums are projected at a time. The sums then stay in the cache, and no sum over rows
-/// in a product is longer than the matrix library adds up in one order on all processors.
+/// Rows whose sums are projected at a time, so that the sums stay in the cache. No sum over rows in
+/// a product is then longer than the matrix library adds up in one order on all processors.
 const CHUNK: usize = 128;
 
-/// Width of raw rows, in widths of a head, up to which they take no more time than projected rows:
-/// measured with all in-edges. With few in-edges a node, products count for more, and wider raw rows
-/// would pay too.
+/// Most sources of a row that are fetched before the first is read.
+const FETCHED_MAX: usize = 2 * AHEAD;
+
+/// Widest raw rows, in widths of a head, that take no more time than projected rows: measured with
+/// all in-edges. With few in-edges a node, products count for more, and wider rows would pay too.
 const WIDEST: usize = 8;
 
 /// The inputs and widths of one pass.
@@ -87,11 +91,21 @@ impl<'a, F: Float> Inputs<'a, F> {
         Matrix::new(values, self.in_dim)
     }
 
-    /// Adds to `sums`, `[heads * in_dim]`, the rows that row `v` reads, each times its coefficients.
+    /// Returns the maps of all heads as `[in_dim, heads * head_dim]`. The matrix library adds up in
+    /// another order if both factors lie along the inner axis, and the last chunk has few rows.
+    fn turned_weight(&self) -> Vec<F> {
+        let turned = (0..self.in_dim).flat_map(|at| {
+            let rows = self.weight.chunks_exact(self.in_dim);
+            rows.map(move |row| row[at])
+        });
+        turned.collect()
+    }
+
+    /// Adds to `sums`, `[heads * in_dim]`, the rows that row `v` reads times their coefficients.
     #[inline(always)]
     fn add_rows(&self, v: usize, alpha: &[F], factors: &mut Vec<F>, sums: &mut [F]) {
         let attention = &self.op.attention;
-        for edge in attention.csr.row(v) {
+        for edge in attention.csr.row(v).take(FETCHED_MAX) {
             prefetch(self.x, attention.csr.col.get(edge + AHEAD), self.in_dim);
         }
         let factors = attention.factors(v, alpha, factors);
@@ -104,7 +118,7 @@ impl<'a, F: Float> Inputs<'a, F> {
     fn forward_piece(
         &self,
         range: Range<usize>,
-        work: &mut GatScratch<'_, F, F>,
+        (work, turned): (&mut GatScratch<'_, F, F>, &[F]),
         (outs, mut alphas): (&mut [F], &mut [F]),
     ) {
         let (attention, width) = (&self.op.attention, self.sum_width());
@@ -120,8 +134,9 @@ impl<'a, F: Float> Inputs<'a, F> {
             }
             for head in 0..self.heads {
                 let sums = Matrix::of_columns(&sums, width, Self::head(head, self.in_dim));
-                let place = (&mut *out, self.wide(), head * self.head_dim);
-                multiply_into(sums, self.weight_of(head).transposed(), place, false);
+                let of_head = Self::head(head, self.head_dim);
+                let map = Matrix::of_columns(turned, self.wide(), of_head.clone());
+                multiply_into(sums, map, (&mut *out, self.wide(), of_head.start), false);
             }
         }
     }
@@ -205,7 +220,8 @@ impl RawGat {
     /// Depends on widths alone, so that it does not change from batch to batch.
     #[must_use]
     pub fn pays(in_dim: usize, head_dim: usize) -> bool {
-        in_dim <= WIDEST * head_dim
+        // Products with one row or column are added up in another order on each processor.
+        head_dim > 1 && (2..=WIDEST * head_dim).contains(&in_dim)
     }
 }
 
@@ -217,7 +233,8 @@ impl Kernel for RawGat {
         let scores = given.scores();
         let mut out = vec![F::ZERO; csr.num_rows() * wide];
         let mut alpha = vec![F::ZERO; attention.num_slots() * heads];
-        let ranges = fixed_pieces(&csr.offset);
+        let turned = given.turned_weight();
+        let ranges = wide_pieces(&csr.offset, given.sum_width());
         let outs = split_mut(&mut out, &ranges, |v| v * wide);
         let alphas = split_mut(&mut alpha, &ranges, |v| attention.slot_start(v) * heads);
         let parts = outs.into_iter().zip(alphas);
@@ -226,7 +243,7 @@ impl Kernel for RawGat {
             #[inline(always)]
             |(range, parts)| {
                 let mut work = GatScratch::new(&self.0, given.x, inputs, &scores);
-                given.forward_piece(range, &mut work, parts);
+                given.forward_piece(range, (&mut work, &turned), parts);
             },
         );
         alpha.extend_from_slice(&scores);
@@ -254,7 +271,7 @@ impl Kernel for RawGat {
         let (alpha, scores) = saved.values.split_at(num_alpha);
         let edge_width = if self.0.edge_scores { given.heads } else { 0 };
         let mut edge = vec![F::ZERO; csr.num_edges() * edge_width];
-        let ranges = fixed_pieces(&csr.offset);
+        let ranges = wide_pieces(&csr.offset, given.sum_width());
         let edges = split_mut(&mut edge, &ranges, |v| csr.offset[v] as usize * edge_width);
         let partial = map::<F, _, _>(
             ranges.into_iter().zip(edges).collect(),

@@ -47,6 +47,17 @@ pub(super) fn fixed_pieces(offset: &[u32]) -> Vec<Range<usize>> {
     balanced(offset, (size / FIXED_PIECE).clamp(1, FIXED_PIECES_MAX))
 }
 
+/// Multiply-adds an edge that [`fixed_pieces`] are made for.
+const FIXED_WIDTH: usize = 1 << 6;
+
+/// Splits rows as [`fixed_pieces`] does, into more pieces if an edge takes more than
+/// [`FIXED_WIDTH`] multiply-adds. The pieces depend on edges and `width` alone.
+pub(super) fn wide_pieces(offset: &[u32], width: usize) -> Vec<Range<usize>> {
+    let num_rows = offset.len() - 1;
+    let size = (offset[num_rows] as usize + num_rows) * width.div_ceil(FIXED_WIDTH);
+    balanced(offset, (size / FIXED_PIECE).clamp(1, FIXED_PIECES_MAX))
+}
+
 /// Splits `num_rows` rows of `width` values each.
 pub(super) fn even_pieces(num_rows: usize, width: usize) -> Vec<Range<usize>> {
     let threads = rayon::current_num_threads();

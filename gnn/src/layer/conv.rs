@@ -93,7 +93,7 @@ pub struct Src {
 pub struct Aggregated {
     /// `[num_dst, _]`.
     pub rows: Tensor<2>,
-    /// Whether rows were projected before they were aggregated.
+    /// Whether the map of [`Conv::project`] is already applied.
     pub is_projected: bool,
 }
 
@@ -115,8 +115,8 @@ pub struct LinearTerms {
 ///
 /// *Project* turns each src node's row into the row to aggregate; *aggregate* joins the rows of a
 /// dst node's in-edges; *update* turns the joined row into the output. The trainer runs all three
-/// on a batch. Inference runs *project* once per node, and the others on ranges of nodes whose src
-/// nodes are all nodes. So a conv reads dst nodes only through `own` and
+/// on a batch, or [`aggregate_raw`](Conv::aggregate_raw) in place of the first two. Inference runs
+/// *project* once per node, and the others on ranges of nodes whose src nodes are all nodes. So a conv reads dst nodes only through `own` and
 /// [`Csr::own_col`](crate::kernel::Csr::own_col).
 ///
 /// Residual, norm, activation and dropout around a conv belong to the model.
@@ -145,15 +145,18 @@ pub trait Conv: Debug + Send + Sync {
         true
     }
 
-    /// Tells whether a training step takes less time if the conv aggregates raw rows that need no
-    /// gradient, although it [projects](Conv::projected_dim) rows elsewhere.
-    fn aggregates_raw(&self, _is_sparse: bool) -> bool {
+    /// Tells whether a training step takes less time if layer 1 aggregates raw rows, although the
+    /// conv [projects](Conv::projected_dim) rows elsewhere.
+    fn aggregates_raw(&self) -> bool {
         false
     }
 
-    /// Aggregates raw rows, `[num_src, in_dim]`, which get no gradient, to what
-    /// [`aggregate`](Conv::aggregate) makes of projected rows, but for rounding; called only if the
-    /// conv [does so](Conv::aggregates_raw).
+    /// Aggregates raw rows, `[num_src, in_dim]`, to what [`aggregate`](Conv::aggregate) makes of
+    /// projected rows, but for rounding; the rows get no gradient.
+    ///
+    /// Called in place of *project* and *aggregate* for dense features of layer 1 of an untyped
+    /// model, in passes with gradients on processors, if the conv
+    /// [does so](Conv::aggregates_raw).
     fn aggregate_raw(&self, _scope: &Scope<'_>, _block: &Block, rows: Tensor<2>) -> Tensor<2> {
         rows
     }

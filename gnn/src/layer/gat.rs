@@ -179,9 +179,9 @@ impl Conv for Gat {
         })
     }
 
-    fn aggregates_raw(&self, is_sparse: bool) -> bool {
+    fn aggregates_raw(&self) -> bool {
         let (_, head_dim, _) = self.config.head_shape();
-        !is_sparse && !self.config.bipartite && RawGat::pays(self.config.in_dim, head_dim)
+        !self.config.bipartite && RawGat::pays(self.config.in_dim, head_dim)
     }
 
     fn aggregate_raw(&self, scope: &Scope<'_>, block: &Block, rows: Tensor<2>) -> Tensor<2> {
@@ -189,7 +189,12 @@ impl Conv for Gat {
         let vectors = self.score_vectors().iter();
         let vectors = vectors.map(|name| score_map(scope, name).transpose());
         let vectors = Tensor::cat(vectors.collect(), 0); // [2 * heads, heads * dim]
-        let maps = vectors.matmul(weight.clone()); // [2 * heads, in]
+        let (rows_of_maps, cols) = (vectors.dims()[0], self.config.in_dim);
+        let linear = Fused::Linear(Linear {
+            rows: rows_of_maps,
+            cols,
+        });
+        let maps = linear.apply_2([vectors, weight.clone().transpose()]); // [2 * heads, in]
         let z = self.edge_scores(scope, block);
         let op = RawGat(GatKernel {
             attention: self.config.attention(scope, block),
