@@ -1126,6 +1126,19 @@ fn a_model_has_to_be_there_and_fit() {
     }
 }
 
+#[test]
+fn a_stage_alone_finds_its_model_before_it_makes_a_store() {
+    let bench = Bench::new(&graph());
+    let job = Job::new(&graph(), &[FLATTEN, TRAIN, INFER]);
+    for work in ["", "sampling = \"none\"\n"] {
+        let outcome = bench.run(&job.and(work), &["--stage", "infer"]);
+        assert_eq!(outcome.code, USAGE, "{outcome:#?}");
+        let expected = "out/model holds no finished output: there is no such directory\n";
+        assert!(outcome.stderr.ends_with(expected), "{outcome:#?}");
+        assert!(!bench.path("work").exists(), "there is no store");
+    }
+}
+
 /// The errors of keys of earlier versions name the replacement.
 #[test]
 fn removed_keys_say_what_to_use_instead() {

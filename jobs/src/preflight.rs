@@ -270,12 +270,14 @@ fn fits_labels(job: &Job, train: &TrainSpec, label: &LabelKind) -> Result<(), Jo
     Ok(())
 }
 
-/// Checks the input of inference: a model that no stage trains, graph features, a list of nodes.
+/// Checks the input of inference: a model that no selected stage trains, graph features, a list of
+/// nodes.
 fn inference(job: &Job) -> Result<(), JobError> {
     let Some(plan) = job.infer.as_ref().filter(|_| job.runs(Stage::Infer)) else {
         return Ok(());
     };
-    if job.brings_model() && plan.method() == Method::Layers {
+    let must_be_there = !job.runs(Stage::Train) && !is_done(job, Stage::Infer);
+    if (job.brings_model() || must_be_there) && plan.method() == Method::Layers {
         plan.check_graph(&graph(job))?;
     }
     if job.graph.pairs.is_some() && job.train.is_some() && !job.brings_model() {
