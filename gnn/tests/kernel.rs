@@ -315,18 +315,19 @@ fn assert_close(got: &[f64], wanted: &[f64], what: &str) {
     }
 }
 
-/// A block of several chunks of rows and several pieces.
-fn large_block() -> (Block, BlockData) {
+/// A block of about 500 rows: several pieces if there are many edges, and several chunks of rows in
+/// one piece if there are few.
+fn large_block(num_edges: usize) -> (Block, BlockData) {
     let case = Case {
         num_nodes: 700,
-        num_edges: 20_000,
+        num_edges,
         weights: true,
         edge_dim: Some(EDGE_DIM),
         targets: 500,
         ..Case::default()
     };
     let data = Graph::random(&case).blocks(1).0.remove(0);
-    assert!(data.num_dst > 400 && data.in_src.len() > 10_000);
+    assert!(data.num_dst > 400 && data.in_src.len() > num_edges / 2);
     (Block::new(data.clone()).unwrap(), data)
 }
 
@@ -383,8 +384,8 @@ impl Maps {
 
 #[test]
 fn raw_rows_give_what_projected_rows_give() {
-    let (block, data) = large_block();
-    for shape in RAW_SHAPES {
+    for (shape, num_edges) in RAW_SHAPES.iter().flat_map(|&of| [(of, 3000), (of, 20_000)]) {
+        let (block, data) = large_block(num_edges);
         let (heads, in_dim, _) = shape;
         for extras in [false, true] {
             let attention = Attention {
@@ -424,7 +425,7 @@ fn raw_rows_give_what_projected_rows_give() {
 
 #[test]
 fn sums_of_raw_rows_have_the_same_bits_on_any_number_of_threads() {
-    let (block, data) = large_block();
+    let (block, data) = large_block(20_000);
     let (heads, in_dim, head_dim) = (4, 64, 16);
     let floats = |seed: u64, len: usize| -> Vec<f32> {
         let mut random = Random(seed);
