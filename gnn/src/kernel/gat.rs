@@ -164,9 +164,7 @@ impl<F: Float> GatScratch<'_, F, F> {
         attention.score_slopes(v, alpha, &mut self.sums, (self.h, g), slopes.score);
         self.end_slopes(v, slopes);
     }
-}
 
-impl<F: Float, S: Stored<F>> GatScratch<'_, F, S> {
     /// Computes the slopes of one row's scores, of its dst score and of its edge scores, from the
     /// slopes of its coefficients.
     #[inline(always)]
@@ -207,9 +205,7 @@ impl<F: Float, S: Stored<F>> GatScratch<'_, F, S> {
             add_scaled(out, share, own);
         }
     }
-}
 
-impl<F: Float> GatScratch<'_, F, F> {
     /// Collects the slopes of one node's features and of its scores as src and as dst.
     #[inline(always)]
     fn backward_col(&mut self, u: usize, back: &Slopes<'_, F>, h: &mut [F], s: &mut [F]) {
@@ -335,6 +331,15 @@ impl Gat {
         [h, sum_in_order(src), sum_in_order(dst)]
     }
 
+    /// Returns the number of scores that an edge has of its own.
+    pub(super) fn edge_width(&self) -> usize {
+        if self.edge_scores {
+            self.attention.heads
+        } else {
+            0
+        }
+    }
+
     fn width<F>(&self, h: &[F]) -> usize {
         h.len() / self.attention.csr.num_cols
     }
@@ -350,7 +355,7 @@ impl Gat {
         let heads = attention.heads;
         let mut score = vec![F::ZERO; attention.num_slots() * heads];
         let mut dst = vec![F::ZERO; csr.num_rows() * heads];
-        let edge_width = if self.edge_scores { heads } else { 0 };
+        let edge_width = self.edge_width();
         let mut edge = vec![F::ZERO; csr.num_edges() * edge_width];
         let ranges = pieces(&csr.offset, csr.partitioning, self.width(inputs[0]));
         let scores = split_mut(&mut score, &ranges, |v| attention.slot_start(v) * heads);

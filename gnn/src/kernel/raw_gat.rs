@@ -149,7 +149,7 @@ impl<'a, F: Float> Inputs<'a, F> {
         work: &mut GatScratch<'_, F, F>,
         (alpha, grad): (&[F], &[F]),
         mut edges: &mut [F],
-    ) -> [Vec<F>; 2] {
+    ) -> (Vec<F>, Vec<F>) {
         let (attention, heads, width) = (&self.op.attention, self.heads, self.sum_width());
         let mut d_weight = vec![F::ZERO; self.weight.len()];
         let mut d_maps = vec![F::ZERO; self.maps.len()];
@@ -181,18 +181,13 @@ impl<'a, F: Float> Inputs<'a, F> {
                 slopes.resize(attention.slots(v).len() * heads, F::ZERO);
                 let read = (self.x, attention.cols(v));
                 dot_whole_rows(&mut slopes, of_sums, read, (heads, &mut lanes));
-                let num_edges = if self.op.edge_scores {
-                    attention.csr.row(v).len() * heads
-                } else {
-                    0
-                };
-                let (edge, rest) = edges.split_at_mut(num_edges);
+                let num_scores = attention.csr.row(v).len() * self.op.edge_width();
+                let (edge, rest) = edges.split_at_mut(num_scores);
                 edges = rest;
                 dst.fill(F::ZERO);
-                let (score, of_dst) = (&mut slopes[..], &mut dst[..]);
                 let to = RowSlopes {
-                    score,
-                    dst: of_dst,
+                    score: &mut slopes,
+                    dst: &mut dst,
                     edge,
                 };
                 work.slopes_of_coefficients(v, alpha_of(v), to);
@@ -203,7 +198,7 @@ impl<'a, F: Float> Inputs<'a, F> {
                 add_whole_rows(of_own, heads, self.x, own);
             }
         }
-        [d_weight, d_maps]
+        (d_weight, d_maps)
     }
 }
 
@@ -269,7 +264,7 @@ impl Kernel for RawGat {
         let (attention, csr) = (&self.0.attention, &*self.0.attention.csr);
         let num_alpha = attention.num_slots() * given.heads;
         let (alpha, scores) = saved.values.split_at(num_alpha);
-        let edge_width = if self.0.edge_scores { given.heads } else { 0 };
+        let edge_width = self.0.edge_width();
         let mut edge = vec![F::ZERO; csr.num_edges() * edge_width];
         let ranges = wide_pieces(&csr.offset, given.sum_width());
         let edges = split_mut(&mut edge, &ranges, |v| csr.offset[v] as usize * edge_width);
@@ -281,10 +276,7 @@ impl Kernel for RawGat {
                 given.backward_piece(range, &mut work, (alpha, grad), edges)
             },
         );
-        let (weights, maps) = partial
-            .into_iter()
-            .map(|[weight, maps]| (weight, maps))
-            .unzip();
+        let (weights, maps) = partial.into_iter().unzip();
         vec![Vec::new(), sum_in_order(weights), sum_in_order(maps), edge]
     }
 }

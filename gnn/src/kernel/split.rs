@@ -42,9 +42,7 @@ pub(super) fn pieces(
 /// Splits rows for sums over all edges: the pieces depend on the edges alone, so that partial
 /// sums, added in order, do not depend on the thread count.
 pub(super) fn fixed_pieces(offset: &[u32]) -> Vec<Range<usize>> {
-    let num_rows = offset.len() - 1;
-    let size = offset[num_rows] as usize + num_rows;
-    balanced(offset, (size / FIXED_PIECE).clamp(1, FIXED_PIECES_MAX))
+    wide_pieces(offset, FIXED_WIDTH)
 }
 
 /// Multiply-adds an edge that [`fixed_pieces`] are made for.

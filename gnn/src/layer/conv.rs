@@ -116,8 +116,8 @@ pub struct LinearTerms {
 /// *Project* turns each src node's row into the row to aggregate; *aggregate* joins the rows of a
 /// dst node's in-edges; *update* turns the joined row into the output. The trainer runs all three
 /// on a batch, or [`aggregate_raw`](Conv::aggregate_raw) in place of the first two. Inference runs
-/// *project* once per node, and the others on ranges of nodes whose src nodes are all nodes. So a conv reads dst nodes only through `own` and
-/// [`Csr::own_col`](crate::kernel::Csr::own_col).
+/// *project* once per node, and the others on ranges of nodes whose src nodes are all nodes. So a
+/// conv reads dst nodes only through `own` and [`Csr::own_col`](crate::kernel::Csr::own_col).
 ///
 /// Residual, norm, activation and dropout around a conv belong to the model.
 pub trait Conv: Debug + Send + Sync {
