@@ -80,7 +80,11 @@ const INFER: &[&str] = &[
     "docs/benchmarks/inference.md#A processor with a large cache",
     "docs/benchmarks/inference.md#A processor with a small cache",
 ];
-const EPOCHS: &[&str] = &[SUMMARY, "docs/benchmarks/training.md#Epochs"];
+const EPOCHS: &[&str] = &[
+    SUMMARY,
+    "docs/benchmarks/training.md#Epochs",
+    "docs/benchmarks/training.md#Attention over raw rows",
+];
 const TYPED_FLATTEN: &[&str] = &[
     SUMMARY,
     "docs/benchmarks/flatten.md#Typed graphs, compared with other programs",
