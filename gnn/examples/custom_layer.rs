@@ -24,6 +24,7 @@ static GATED: LayerType = LayerType {
     is_attention: false,
     takes_edge_features: false,
     takes_maximum: false,
+    reads_source_degrees: false,
     conv: |config| Arc::new(Gated { config }),
 };
 

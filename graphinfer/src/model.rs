@@ -183,15 +183,16 @@ impl Trained {
 
     /// Returns the columns of edges that the model reads, by relation.
     pub(crate) fn edge_columns(&self) -> Vec<EdgeColumns> {
+        self.architecture().edge_columns()
+    }
+
+    /// Returns the shape of the model.
+    pub(crate) fn architecture(&self) -> AnyArchitecture {
         match self {
-            Self::Untyped(trained) => {
-                let arch = Box::new(trained.model.architecture().clone());
-                AnyArchitecture::Untyped(arch).edge_columns()
+            Self::Untyped(of) => {
+                AnyArchitecture::Untyped(Box::new(of.model.architecture().clone()))
             }
-            Self::Typed(trained) => {
-                let arch = Box::new(trained.model.architecture().clone());
-                AnyArchitecture::Typed(arch).edge_columns()
-            }
+            Self::Typed(of) => AnyArchitecture::Typed(Box::new(of.model.architecture().clone())),
         }
     }
 

@@ -85,6 +85,7 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
             partitioning: Partitioning::default(),
             edges: trained.edge_columns(),
             node_keys: false,
+            source_degrees: trained.architecture().reads_source_degrees(),
         },
         columns,
         embedding_layer,

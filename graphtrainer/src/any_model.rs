@@ -188,6 +188,11 @@ impl AnyArchitecture {
         }
     }
 
+    /// Tells whether the model reads degrees, sums of weights or self-loops of sources.
+    pub fn reads_source_degrees(&self) -> bool {
+        on_either!(AnyArchitecture, self, arch => arch.layer.reads_source_degrees())
+    }
+
     /// Tells for each type whether the model reads features of its nodes.
     pub(crate) fn reads_features(&self) -> Vec<bool> {
         match self {

@@ -42,6 +42,9 @@ pub struct BlockOptions {
     pub edges: Vec<EdgeColumns>,
     /// Whether nodes have the keys that dropout masks depend on. Without, all keys are 0.
     pub node_keys: bool,
+    /// Whether the model reads degrees, sums of weights or self-loops of sources. Without, and with
+    /// pruning, those of the nodes that no layer computes are 0.
+    pub source_degrees: bool,
 }
 
 /// The columns of a relation's edges that a model reads.
@@ -189,7 +192,8 @@ fn layers_from(walk: Walk<'_>, options: &BlockOptions) -> Layers {
     let num_nodes = walk.num_nodes();
     // Where the nodes of each distance end; the last layer computes the targets.
     let ends_of_hops: Vec<Vec<usize>> = layers.iter().map(|layer| layer.num_dst.clone()).collect();
-    let columns = NodeColumns::gather(pieces, schema, &walk.places, options);
+    let num_computed = ends_of_hops.last().unwrap_or(&num_nodes);
+    let columns = NodeColumns::gather(pieces, schema, &walk.places, num_computed, options);
     let mut data = Vec::with_capacity(layers.len());
     for (layer, pruned) in (1..).zip(layers.into_iter().rev()) {
         data.push(if options.pruning {

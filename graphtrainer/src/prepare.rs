@@ -148,6 +148,7 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
         },
         edges: arch.edge_columns(),
         node_keys: arch.has_dropout(),
+        source_degrees: arch.reads_source_degrees(),
     };
     let class_weights = match &plan.result.class_weights {
         None => Vec::new(),

@@ -371,6 +371,7 @@ mod tests {
                     weight: with_edges,
                     dim: graph.shape.edge_dim.filter(|_| with_edges),
                 }],
+                source_degrees: true,
             },
             transforms: vec![Some(Transform::None)],
             trained: None,

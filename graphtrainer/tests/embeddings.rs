@@ -227,13 +227,15 @@ fn train_targets(shard: &GraphShard) -> Vec<u32> {
 fn dense_sgd(graph: &TypedGraph, trained: &Trained, rate: f32) -> (Vec<f32>, Vec<DenseTable>) {
     let arch = typed(trained).architecture();
     let mut model = TypedModel::init(arch, 3).unwrap();
+    let any_arch = AnyArchitecture::Typed(Box::new(arch.clone()));
     let options = BlockOptions {
         node_keys: true,
         fanouts: graph.fanouts(2, 5),
         sampling: Sampling::Uniform,
         pruning: true,
         partitioning: Partitioning::default(),
-        edges: AnyArchitecture::Typed(Box::new(arch.clone())).edge_columns(),
+        edges: any_arch.edge_columns(),
+        source_degrees: any_arch.reads_source_degrees(),
     };
     let shards = graph.parts(3, &options.fanouts);
     let all_targets: Vec<Vec<u32>> = shards.iter().map(train_targets).collect();

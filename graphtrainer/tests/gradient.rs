@@ -84,8 +84,15 @@ fn check(arch: &Architecture, graph: &Graph, fanouts: &[Fanout], sampling: Sampl
             weight: arch.edge_weight,
             dim: arch.edge_dim,
         }],
+        source_degrees: arch.layer.reads_source_degrees(),
     };
     let wanted = compute(arch, graph, &pruned);
+    let all_degrees = BlockOptions {
+        source_degrees: true,
+        ..pruned.clone()
+    };
+    let with_degrees = compute(arch, graph, &all_degrees);
+    assert_eq!(wanted.gradient, with_degrees.gradient, "{arch:?}");
     let base = compute(
         arch,
         graph,

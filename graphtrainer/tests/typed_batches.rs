@@ -136,6 +136,7 @@ fn options(arch: &TypedArchitecture, fanouts: &[HopFanouts]) -> BlockOptions {
         pruning: true,
         partitioning: Partitioning::EdgeBalanced,
         edges: edges.collect(),
+        source_degrees: arch.layer.reads_source_degrees(),
     }
 }
 
@@ -197,6 +198,15 @@ fn check_pruning(graph: &TypedGraph, arch: &TypedArchitecture, fanouts: &[HopFan
     let case = (graph, arch);
     let pruned = options(arch, fanouts);
     let wanted = compute(case, &pruned);
+    let all_degrees = BlockOptions {
+        source_degrees: true,
+        ..pruned.clone()
+    };
+    let with_degrees = compute(case, &all_degrees);
+    assert_eq!(
+        wanted.gradient, with_degrees.gradient,
+        "degrees of {arch:?}"
+    );
     let unsplit = BlockOptions {
         partitioning: Partitioning::Off,
         ..pruned.clone()

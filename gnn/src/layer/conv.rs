@@ -23,6 +23,9 @@ pub struct LayerType {
     pub takes_edge_features: bool,
     /// Whether it can aggregate by the maximum.
     pub takes_maximum: bool,
+    /// Whether it reads degrees, sums of weights or self-loops of sources. Otherwise a block may
+    /// have 0 there for nodes that are not among its dst nodes.
+    pub reads_source_degrees: bool,
     /// Makes a conv.
     pub conv: fn(ConvConfig) -> Arc<dyn Conv>,
 }

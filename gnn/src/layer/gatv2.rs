@@ -20,6 +20,7 @@ pub(super) static TYPE: LayerType = LayerType {
     is_attention: true,
     takes_edge_features: true,
     takes_maximum: false,
+    reads_source_degrees: false,
     conv: |config| Arc::new(GatV2 { config }),
 };
 

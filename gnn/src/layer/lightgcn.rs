@@ -30,6 +30,7 @@ pub(super) static TYPE: LayerType = LayerType {
     is_attention: false,
     takes_edge_features: false,
     takes_maximum: false,
+    reads_source_degrees: true,
     conv: |config| Arc::new(LightGcn { config }),
 };
 

@@ -99,6 +99,12 @@ impl LayerKind {
         self.layer_type().takes_maximum
     }
 
+    /// Tells whether this kind reads degrees, sums of weights or self-loops of sources.
+    #[must_use]
+    pub fn reads_source_degrees(self) -> bool {
+        self.layer_type().reads_source_degrees
+    }
+
     /// Lists the kinds of this crate for which `holds` is true, such as "gat, gatv2 and gin".
     #[must_use]
     pub fn names_of(holds: fn(LayerKind) -> bool) -> String {

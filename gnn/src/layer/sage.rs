@@ -23,6 +23,7 @@ pub(super) static TYPE: LayerType = LayerType {
     is_attention: false,
     takes_edge_features: false,
     takes_maximum: true,
+    reads_source_degrees: false,
     conv: |config| Arc::new(Sage { config }),
 };
 

@@ -56,6 +56,15 @@ impl TypedKind {
         }
     }
 
+    /// Tells whether this kind reads degrees, sums of weights or self-loops of sources.
+    #[must_use]
+    pub fn reads_source_degrees(self) -> bool {
+        match self {
+            TypedKind::Conv(kind) => kind.reads_source_degrees(),
+            TypedKind::Rgcn | TypedKind::SimpleHgn | TypedKind::Hgt => false,
+        }
+    }
+
     /// Tells whether this kind reads edge features.
     #[must_use]
     pub fn takes_edge_features(self) -> bool {

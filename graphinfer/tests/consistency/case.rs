@@ -215,6 +215,7 @@ fn check_batch<'a>(
             weight: arch.edge_weight,
             dim: arch.edge_dim,
         }],
+        source_degrees: arch.layer.reads_source_degrees(),
     };
     let piece = Piece {
         shard: &shard,

@@ -180,6 +180,7 @@ impl Light {
             pruning: true,
             partitioning: Partitioning::EdgeBalanced,
             edges: vec![EdgeColumns::default(); self.meta.relations.len()],
+            source_degrees: true,
         };
         let extra = r#", "types": "all""#;
         let written = self

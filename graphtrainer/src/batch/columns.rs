@@ -30,11 +30,13 @@ struct Degrees {
 }
 
 impl<'a> NodeColumns<'a> {
-    /// Gathers the columns of all nodes of a batch.
+    /// Gathers the columns of the nodes of a batch, of which layers compute the first
+    /// `num_computed`, by type.
     pub(super) fn gather(
         pieces: &'a [Piece<'a>],
         schema: &'a Schema,
         places: &'a [Vec<Place>],
+        num_computed: &[usize],
         options: &BlockOptions,
     ) -> Self {
         let keys = |(node_type, own): (usize, &Vec<Place>)| {
@@ -49,7 +51,11 @@ impl<'a> NodeColumns<'a> {
         };
         let relations = schema.relations.iter().zip(&options.edges).enumerate();
         let degrees = relations.map(|(relation, (ends, columns))| {
-            Degrees::gather(pieces, relation, &places[ends.to], *columns)
+            let read = match options.source_degrees || !options.pruning {
+                true => &places[ends.to][..],
+                false => &places[ends.to][..num_computed[ends.to]],
+            };
+            Degrees::gather(pieces, relation, read, *columns)
         });
         Self {
             pieces,
@@ -92,8 +98,7 @@ impl<'a> NodeColumns<'a> {
         sampling: Sampling,
     ) -> RelationData {
         let columns = &self.degrees[relation];
-        let prefix = |column: &Option<Vec<f32>>| column.as_ref().map(|v| v[..num_nodes].to_vec());
-        let in_weight = prefix(&columns.in_weight);
+        let in_weight = first_of(columns.in_weight.as_ref(), num_nodes);
         RelationData {
             edge_weight: in_weight
                 .is_some()
@@ -103,13 +108,10 @@ impl<'a> NodeColumns<'a> {
                 .map(|dim| self.edge_features(relation, &edges, dim)),
             in_offset: edges.offset,
             in_src: edges.src,
-            in_degree: columns.in_degree[..num_nodes].to_vec(),
+            in_degree: first(&columns.in_degree, num_nodes),
             in_weight,
-            self_loops: columns
-                .self_loops
-                .as_ref()
-                .map(|all| all[..num_nodes].to_vec()),
-            self_weight: prefix(&columns.self_weight),
+            self_loops: first_of(columns.self_loops.as_ref(), num_nodes),
+            self_weight: first_of(columns.self_weight.as_ref(), num_nodes),
             sampling: convert::sampling(sampling),
         }
     }
@@ -164,6 +166,20 @@ impl<'a> NodeColumns<'a> {
     }
 }
 
+/// Returns the values of the first `num_nodes` nodes; 0 for those that the column does not have.
+fn first<T: Copy + Default>(column: &[T], num_nodes: usize) -> Vec<T> {
+    let known = column.len().min(num_nodes);
+    let mut values = Vec::with_capacity(num_nodes);
+    values.extend_from_slice(&column[..known]);
+    values.resize(num_nodes, T::default());
+    values
+}
+
+/// Returns [`first`] of a column that may be absent.
+fn first_of<T: Copy + Default>(column: Option<&Vec<T>>, num_nodes: usize) -> Option<Vec<T>> {
+    column.map(|column| first(column, num_nodes))
+}
+
 impl Degrees {
     fn gather(
         pieces: &[Piece<'_>],
@@ -179,7 +195,7 @@ impl Degrees {
         };
         let weights = |of: fn(&ShardEdges) -> Option<&Vec<f32>>| -> Option<Vec<f32>> {
             let all = degrees().map(|(edges, node)| of(edges).map(|all| all[node]));
-            all.collect::<Option<_>>().filter(|_| weight)
+            weight.then(|| all.collect::<Option<_>>()).flatten()
         };
         Self {
             in_degree: degrees()

@@ -14,6 +14,7 @@ fn options(fanouts: &[Fanout], pruning: bool) -> BlockOptions {
         pruning,
         partitioning: Partitioning::EdgeBalanced,
         edges: vec![EdgeColumns::default()],
+        source_degrees: true,
     }
 }
 
@@ -169,4 +170,34 @@ fn weights_that_are_not_used_leave_the_blocks() {
     assert!(plain.edge_feature().is_none());
     assert!(plain.self_weight().is_none());
     assert_eq!(plain.self_loops(), block.self_loops());
+}
+
+#[test]
+fn degrees_of_nodes_that_no_layer_computes_are_0_if_they_are_not_read() {
+    let fanouts = UNEQUAL[2];
+    let graph = Graph::new(Shape::default(), 4);
+    let shard = graph.shard(&[8, 9], &fanouts);
+    let pieces = [Piece {
+        shard: &shard,
+        targets: &[0, 1],
+    }];
+    let blocks = |source_degrees| {
+        let options = BlockOptions {
+            source_degrees,
+            ..options(&fanouts, true)
+        };
+        blocks_of(&pieces, &options).unwrap().blocks
+    };
+    let [first, last] = &blocks(false)[..] else {
+        panic!("two layers")
+    };
+    let [all_of_first, all_of_last] = &blocks(true)[..] else {
+        panic!("two layers")
+    };
+    assert_eq!(last.in_degree(), all_of_last.in_degree());
+    let (computed, outer) = first.in_degree().split_at(first.num_dst());
+    assert_eq!(computed, &all_of_first.in_degree()[..first.num_dst()]);
+    assert!(!outer.is_empty() && outer.iter().all(|&degree| degree == 0));
+    let real = &all_of_first.in_degree()[first.num_dst()..];
+    assert!(real.iter().any(|&degree| degree > 0));
 }
