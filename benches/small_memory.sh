@@ -39,8 +39,7 @@ stages() { # heading, limit, limit of training
     echo "$1"
     rm -rf out work
     run "store and flatten" "$2" --stage flatten
-    run "train, one epoch" "$3" --stage train --set train.epochs=1 \
-        --set 'train.cache_bytes="128MiB"'
+    run "train, one epoch" "$3" --stage train --set train.epochs=1
     rm -rf work
     infer="--stage infer --set infer.sampling=\"none\" --set infer.prediction=false"
     # shellcheck disable=SC2086 # words of arguments

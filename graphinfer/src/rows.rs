@@ -258,7 +258,7 @@ impl RowRecord {
                 .map_err(InferError::io("read", path))?
                 .to_string())
         };
-        let found = known::checksum_of::<InferError>("rows", &[path], sum)?;
+        let found = known::checksum_of_file::<InferError>("rows", path, sum)?;
         Ok(rows.rows() == self.rows && found == self.checksum.to_string())
     }
 }

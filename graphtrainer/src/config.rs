@@ -198,10 +198,9 @@ pub struct TrainSpec {
     /// Steps between checkpoints, also within epochs. In every mode, workers wait for each other at
     /// these checkpoints. Default: only the checkpoints of `checkpoint_every`; changes no result.
     pub checkpoint_every_steps: Option<u64>,
-    /// Memory for decoded parts and kept batches, such as "512MiB" (default). Parts that do not
-    /// fit are decoded again each epoch.
-    #[serde(default = "default_cache_bytes")]
-    pub cache_bytes: ByteSize,
+    /// Memory for decoded parts and kept batches, such as "512MiB". Default: that, or a quarter of
+    /// the job's memory budget if this is less. Parts that do not fit are decoded again each epoch.
+    pub cache_bytes: Option<ByteSize>,
     /// Whether neighbourhoods are drawn from the store while the model trains, with a new sample
     /// each epoch, instead of being read from files. Default false.
     #[serde(default)]
@@ -284,7 +283,8 @@ impl TrainSpec {
                 edge_partitioning: self.edge_partitioning,
                 checkpoint_every: self.checkpoint_every,
                 checkpoint_every_steps: self.checkpoint_every_steps,
-                cache_bytes: self.cache_bytes.as_u64(),
+                cache_bytes: self.cache_bytes.map(|bytes| bytes.as_u64()),
+                memory_budget: u64::MAX,
                 device: self.device,
             },
             sample: serde_json::Value::Null,
@@ -340,10 +340,6 @@ fn default_servers() -> usize {
 
 fn default_checkpoint_every() -> u64 {
     1
-}
-
-fn default_cache_bytes() -> ByteSize {
-    ByteSize::mib(512)
 }
 
 fn default_true() -> bool {

@@ -50,9 +50,7 @@ pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
         job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
     }
     let context = || format!("job {}", args.job.path.display());
-    if job.versions.are_kept {
-        schemas::known::remember(&job.work_dir.join(CHECKSUMS));
-    }
+    schemas::known::remember(&job.work_dir.join(CHECKSUMS), job.remembered());
     let (survey, pairs, prediction) = look(&job).with_context(context)?;
     let versions = version::predict(&job, is_split).with_context(context)?;
     if args.json {

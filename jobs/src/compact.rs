@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
+use schemas::known::{self, Remembered};
 use schemas::path::{overlap, resolve};
-use schemas::{known, read_manifest};
+use schemas::read_manifest;
 
 use crate::cli::CompactArgs;
 use crate::console::{Console, line_out};
@@ -50,7 +51,7 @@ fn run(args: &CompactArgs, console: &Console) -> Result<String, JobError> {
         });
     }
     if let Some(dir) = &work_dir {
-        known::remember(&dir.join(CHECKSUMS));
+        known::remember(&dir.join(CHECKSUMS), Remembered::AllFiles);
     }
     let work_dirs = work_dir.as_deref().map(with_processes).unwrap_or_default();
     let progress = console.progress()?;

@@ -15,6 +15,7 @@ use graphflat::{FlattenPlan, FlattenSpec, SamplePlan};
 use graphinfer::{InferContext, InferPlan, InferSpec};
 use graphscore::{ScoreContext, ScorePlan, ScoreSpec};
 use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
+use schemas::known::Remembered;
 use schemas::storage::StorageOptions;
 use schemas::{GraphPlan, InputSpec, NodesPlan, Sampling, Transform, TypePlan};
 use serde::Deserialize;
@@ -147,6 +148,14 @@ impl Job {
     /// none.
     pub(crate) fn flatten_version(&self) -> Option<VersionInput<'_>> {
         Some(self.version_of(self.versions.features.as_deref()?))
+    }
+
+    /// Tells whose checksums a run uses again.
+    pub(crate) fn remembered(&self) -> Remembered {
+        match self.versions.are_kept {
+            true => Remembered::AllFiles,
+            false => Remembered::Tables,
+        }
     }
 
     /// Returns the outputs that the versions of the job continue.
@@ -341,11 +350,10 @@ impl JobSpec {
             base: PathBuf::from(BASE),
             fresh: fresh.contains(&Stage::Train),
         };
-        // Its mistakes were found before, and so were those of the keys that it takes from
-        // [flatten].
+        // Its mistakes, and those of the keys that it takes from [flatten], were found before.
         let train = self.train.filter(|_| found.is_empty());
         let train = train.and_then(|spec| found.take(spec.into_plan(for_train)));
-        let train = train.map(|plan| of_tables(plan, &graph, stream.as_ref(), self.seed));
+        let train = train.map(|plan| of_tables(plan, &graph, stream.as_ref(), (self.seed, bytes)));
         let for_infer = InferContext {
             model,
             input: written,
@@ -457,12 +465,13 @@ fn plan_infer(
     Some(plan)
 }
 
-/// Adds to a plan what it takes from the tables, and the neighbourhoods that it streams.
+/// Adds to a plan what it takes from the tables and from the top of the job, and the neighbourhoods
+/// that it streams.
 fn of_tables(
     plan: TrainPlan,
     graph: &GraphPlan,
     stream: Option<&SamplePlan>,
-    seed: u64,
+    (seed, memory_budget): (u64, usize),
 ) -> TrainPlan {
     let plan = match stream {
         Some(sample) => plan.with_sample(sample.settings(seed)),
@@ -474,6 +483,7 @@ fn of_tables(
     };
     plan.with_transforms(transforms(graph))
         .with_embeddings(embeddings(graph))
+        .with_memory_budget(memory_budget)
 }
 
 /// Returns what scoring takes from the rest of the job.

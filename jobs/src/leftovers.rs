@@ -7,6 +7,8 @@ use graphdelta::{KeptVersions, NoRows, find_kept};
 use schemas::dataset::DirLock;
 use schemas::read_manifest;
 
+use crate::job::CHECKSUMS;
+
 /// Returns the name of the directory in `work_dir` of one of several processes.
 pub(crate) fn own_dir(process: usize) -> String {
     format!("process-{process:03}")
@@ -16,7 +18,7 @@ pub(crate) fn own_dir(process: usize) -> String {
 /// run reads them again.
 ///
 /// A directory stays if versions can continue from it, if another run uses it, or if it holds
-/// anything but directories of stores and rounds. `num_processes` is 1 for a job in one process,
+/// anything but directories of stores and rounds, and the checksums of tables. `num_processes` is 1 for a job in one process,
 /// which works in `work_dir` itself.
 pub(crate) fn remove_unused(work_dir: &Path, num_processes: usize) {
     let first = if num_processes > 1 { num_processes } else { 0 };
@@ -81,12 +83,14 @@ fn remove(dir: &Path) {
     }
 }
 
-/// Takes the locks of all directories in a directory; none if a lock is taken, or an entry is no
-/// directory.
+/// Takes the locks of all directories in a directory; none if a lock is taken, or an entry is neither
+/// a directory nor the checksums of tables.
 fn lock_all(dir: &Path) -> Option<Vec<DirLock>> {
     let entries = fs::read_dir(dir).ok()?;
     let paths = entries.map(|entry| Some(entry.ok()?.path()));
-    let paths: Vec<PathBuf> = paths.collect::<Option<_>>()?;
+    let mut paths: Vec<PathBuf> = paths.collect::<Option<_>>()?;
+    let checksums = dir.join(CHECKSUMS);
+    paths.retain(|path| *path != checksums);
     let locks = paths.iter().map(|path| {
         let is_dir = path.is_dir() && !path.is_symlink();
         is_dir.then(|| DirLock::take(path).ok())?
@@ -121,6 +125,7 @@ mod tests {
         remove_unused(root.path(), 2);
         assert_eq!(left(), ["process-000", "process-001"]);
         fill();
+        fs::write(root.path().join("process-002").join(CHECKSUMS), "{}").unwrap();
         remove_unused(root.path(), 1);
         assert_eq!(left(), [""; 0]);
         for name in others {

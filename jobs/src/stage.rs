@@ -39,9 +39,7 @@ pub(crate) fn run(args: &RunArgs, console: &Console) -> anyhow::Result<()> {
     let edits = args.job.edits();
     let job = load(args, &edits)?;
     check_version_flags(args, &job)?;
-    if job.versions.are_kept {
-        known::remember(&job.work_dir.join(CHECKSUMS));
-    }
+    known::remember(&job.work_dir.join(CHECKSUMS), job.remembered());
     let only_writes_version =
         job.parents().next().is_some() && !job.selected.contains(&Stage::Train);
     plan_free_memory(job.memory_budget, only_writes_version);

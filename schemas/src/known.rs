@@ -1,8 +1,10 @@
 //! Checksums that are known: those of files that have not changed since they were hashed.
 //!
-//! A run with versions reads a few rows of large files, so hashing them would take most of its time.
-//! The system notes when a file changed, and no program can set that time back. So a file whose size
-//! and times are as before has the bytes of before.
+//! The checksum of a table tells whether its store is still of the same rows, so a table that has not
+//! changed need not be read again. The system notes when a file changed, and no program can set that
+//! time back. So a file whose size and times are as before has the bytes of before, unless the disk
+//! has a fault. A run with versions reads a few rows of large files, and hashing them would take most
+//! of its time; other runs hash all files but tables, which finds such faults.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,13 +19,23 @@ use crate::xxh::fingerprint;
 /// another time: clocks of file systems have ticks.
 const SETTLED_NS: i128 = 2_000_000_000;
 
+/// Whose checksums are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remembered {
+    /// Those of input tables.
+    Tables,
+    /// Also those of stores, outputs and kept rows.
+    AllFiles,
+}
+
 /// The checksums of this process; none unless [`remember`] was called.
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 
 /// Checksums by the state of the files that were hashed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Known {
     path: PathBuf,
+    remembered: Remembered,
     /// Time at which the file in `path` was written, in nanoseconds.
     noted_ns: i128,
     read: BTreeMap<String, String>,
@@ -35,11 +47,15 @@ struct Known {
 /// State of some files, and the time of their last change in nanoseconds.
 type State = (String, i128);
 
-/// Uses the checksums in a file from now on, and notes others for [`save`].
-pub fn remember(path: &Path) {
+/// Uses checksums in a file from now on, and notes others for [`save`].
+pub fn remember(path: &Path, remembered: Remembered) {
     let mut known = Known {
         path: path.to_owned(),
-        ..Known::default()
+        remembered,
+        noted_ns: 0,
+        read: BTreeMap::new(),
+        used: BTreeMap::new(),
+        has_hashed: false,
     };
     let noted = File::open(path).ok().and_then(|file| changed_ns(&file));
     let text = fs::read(path).ok();
@@ -71,19 +87,46 @@ pub fn save() -> Result<()> {
     fs::rename(&temporary, &known.path).map_err(SchemaError::io("rename", &temporary))
 }
 
-/// Returns a checksum of files: the known one if they have not changed since, else that of `hash`.
-/// `what` names what `hash` computes.
+/// Returns the checksum of the files of a table: the known one if they have not changed since, else
+/// that of `hash`.
 ///
 /// # Errors
 ///
 /// As `hash`.
-pub fn checksum_of<E>(
+pub(crate) fn checksum_of_table<E>(
+    names: &[&str],
+    files: &[&Path],
+    hash: impl FnOnce() -> std::result::Result<String, E>,
+) -> std::result::Result<String, E> {
+    let what = format!("table {names:?}");
+    checksum_of((&what, Remembered::Tables), files, hash)
+}
+
+/// Returns a checksum of another file: the known one if those of all files are remembered and it has
+/// not changed since, else that of `hash`. `what` names what `hash` computes.
+///
+/// # Errors
+///
+/// As `hash`.
+pub fn checksum_of_file<E>(
     what: &str,
+    file: &Path,
+    hash: impl FnOnce() -> std::result::Result<String, E>,
+) -> std::result::Result<String, E> {
+    checksum_of((what, Remembered::AllFiles), &[file], hash)
+}
+
+/// Returns a checksum of files: the known one if such are remembered and they have not changed since,
+/// else that of `hash`. `what` names what `hash` computes.
+fn checksum_of<E>(
+    (what, least): (&str, Remembered),
     files: &[&Path],
     hash: impl FnOnce() -> std::result::Result<String, E>,
 ) -> std::result::Result<String, E> {
     let lock = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_on = lock().is_some();
+    let is_on = lock()
+        .as_ref()
+        .is_some_and(|known| [least, Remembered::AllFiles].contains(&known.remembered));
     let Some((before, changed_ns)) = is_on.then(|| state(what, files)).flatten() else {
         return hash();
     };
@@ -156,7 +199,7 @@ mod tests {
     /// Asks for the checksum of a file; tells whether it was hashed.
     fn is_hashed(path: &Path) -> bool {
         let mut hashed = false;
-        let found = checksum_of("test", &[path], || {
+        let found = checksum_of_file("test", path, || {
             hashed = true;
             Ok::<_, SchemaError>("a checksum".to_owned())
         });
@@ -166,14 +209,20 @@ mod tests {
 
     /// Has the checksums of a file noted at a time.
     fn note(path: &Path, noted_ns: impl Fn(i128) -> i128) {
-        let own = state("test", &[path]).unwrap();
-        let read = BTreeMap::from([(own.0, "a checksum".to_owned())]);
+        let [own, of_table] = ["test", TABLE].map(|what| state(what, &[path]).unwrap());
+        let read = [&own, &of_table].map(|of| (of.0.clone(), "a checksum".to_owned()));
         *KNOWN.lock().unwrap() = Some(Known {
+            path: PathBuf::new(),
+            remembered: Remembered::AllFiles,
             noted_ns: noted_ns(own.1),
-            read,
-            ..Known::default()
+            read: BTreeMap::from(read),
+            used: BTreeMap::new(),
+            has_hashed: false,
         });
     }
+
+    /// What is hashed of a table of one file, `edges`.
+    const TABLE: &str = r#"table ["edges"]"#;
 
     #[test]
     fn a_file_is_hashed_again_if_it_may_have_changed() {
@@ -183,7 +232,13 @@ mod tests {
         assert!(is_hashed(&path), "nothing is remembered");
         note(&path, |changed| changed + SETTLED_NS);
         assert!(!is_hashed(&path));
-        assert!(checksum_of("other", &[&path], || Err(())).is_err());
+        assert!(checksum_of_table(&["nodes"], &[&path], || Err(())).is_err());
+        let of_table = || checksum_of_table(&["edges"], &[&path], || Err(()));
+        assert!(of_table().is_ok());
+        let all_but_tables_are_hashed =
+            || KNOWN.lock().unwrap().as_mut().unwrap().remembered = Remembered::Tables;
+        all_but_tables_are_hashed();
+        assert!(is_hashed(&path) && of_table().is_ok());
         note(&path, |changed| changed + SETTLED_NS - 1);
         assert!(is_hashed(&path), "it may have changed within a tick");
         note(&path, |changed| changed + SETTLED_NS);
@@ -198,17 +253,17 @@ mod tests {
         assert!(is_hashed(&path), "size and modification time are as before");
         // The file of checksums is written and read.
         let noted = root.path().join("below/checksums.json");
-        remember(&noted);
+        remember(&noted, Remembered::AllFiles);
         assert!(is_hashed(&path));
         save().unwrap();
-        remember(&noted);
+        remember(&noted, Remembered::AllFiles);
         assert_eq!(KNOWN.lock().unwrap().as_ref().unwrap().read.len(), 1);
         // It is noted again, longer after its last change.
         fs::remove_file(&noted).unwrap();
         assert!(is_hashed(&path), "it was noted too early");
         save().unwrap();
         assert!(noted.exists());
-        remember(&noted);
+        remember(&noted, Remembered::AllFiles);
         fs::remove_file(&noted).unwrap();
         save().unwrap();
         assert!(!noted.exists(), "nothing was hashed");

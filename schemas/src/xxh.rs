@@ -37,7 +37,7 @@ pub(crate) fn checksum(bytes: &[u8]) -> String {
 ///
 /// If the file cannot be read.
 pub fn file_checksum(path: &Path) -> Result<String> {
-    known::checksum_of("file", &[path], || {
+    known::checksum_of_file("file", path, || {
         let mut state = Xxh3::new();
         update_from_file(&mut state, path)?;
         Ok(render(&state))

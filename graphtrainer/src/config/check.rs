@@ -127,7 +127,8 @@ impl TrainSpec {
         }
         let steps = self.checkpoint_every_steps.unwrap_or(1);
         found.within("checkpoint_every_steps", steps, 1..=STEPS_MAX);
-        found.within("cache_bytes", self.cache_bytes.as_u64(), 0..=BYTES_MAX);
+        let cache = self.cache_bytes.map_or(0, |bytes| bytes.as_u64());
+        found.within("cache_bytes", cache, 0..=BYTES_MAX);
         let mut widths = self.hidden.iter();
         if let Some(width) = widths.find(|&&width| !(1..=WIDTH_MAX).contains(&width)) {
             found.within("hidden", *width, 1..=WIDTH_MAX);

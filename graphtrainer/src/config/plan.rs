@@ -16,6 +16,9 @@ use crate::metric::Metric;
 use crate::schedule::ScheduleSpec;
 use crate::server::{Consistency, GradientFormat, Optimizer};
 
+/// Memory for decoded parts and kept batches where neither the job nor a small memory budget sets it.
+const CACHE_BYTES: u64 = 512 << 20;
+
 /// The values of a job outside `[train]` that a training needs.
 #[derive(Clone, Debug)]
 pub struct TrainContext {
@@ -126,7 +129,10 @@ pub(crate) struct TuningPlan {
     pub(crate) edge_partitioning: bool,
     pub(crate) checkpoint_every: u64,
     pub(crate) checkpoint_every_steps: Option<u64>,
-    pub(crate) cache_bytes: u64,
+    /// As the job sets it.
+    pub(crate) cache_bytes: Option<u64>,
+    /// Of the job, in bytes.
+    pub(crate) memory_budget: u64,
     /// Changes the last bits of results; a training may resume on another device.
     pub(crate) device: Device,
 }
@@ -178,9 +184,18 @@ impl TrainPlan {
         self.result.streamed
     }
 
+    /// Sets the job's memory budget, in bytes; decoded parts and kept batches take a quarter of it at
+    /// most, unless the job sets their memory.
+    pub fn with_memory_budget(mut self, memory_budget: usize) -> Self {
+        self.tuning.memory_budget = memory_budget as u64;
+        self
+    }
+
     /// Returns the bytes of memory for decoded parts; batches may take as many.
     pub fn part_cache_bytes(&self) -> usize {
-        usize::try_from(self.tuning.cache_bytes / 2).unwrap_or(usize::MAX)
+        let default = CACHE_BYTES.min(self.tuning.memory_budget / 4);
+        let cache = self.tuning.cache_bytes.unwrap_or(default);
+        usize::try_from(cache / 2).unwrap_or(usize::MAX)
     }
 
     /// Checks that the device of the plan is available.

@@ -272,7 +272,19 @@ fn defaults_are_filled_in_and_paths_resolved() {
         (7, 1, 3)
     );
     assert_eq!(plan.result.consistency, Consistency::Sync);
-    assert_eq!(plan.tuning.cache_bytes, 512 << 20);
+    assert_eq!(plan.part_cache_bytes(), 256 << 20);
+}
+
+#[test]
+fn kept_parts_take_a_quarter_of_a_small_memory_budget() {
+    let text = "model = \"sage\"\nepochs = 3\noutput = \"m\"";
+    let small = plan(text).unwrap().with_memory_budget(512 << 20);
+    assert_eq!(small.part_cache_bytes(), 64 << 20);
+    let large = plan(text).unwrap().with_memory_budget(4 << 30);
+    assert_eq!(large.part_cache_bytes(), 256 << 20);
+    let set = plan(&format!("{text}\ncache_bytes = \"1GiB\"")).unwrap();
+    let set = set.with_memory_budget(512 << 20);
+    assert_eq!(set.part_cache_bytes(), 512 << 20);
 }
 
 #[test]

@@ -307,8 +307,7 @@ impl TableFiles {
     pub(super) fn fingerprint(&self) -> Result<String> {
         let paths: Vec<&Path> = self.files.iter().map(|file| &*file.path).collect();
         let names: Vec<&str> = self.files.iter().map(|file| &*file.name).collect();
-        let what = format!("table {names:?}");
-        let found = known::checksum_of(&what, &paths, || self.hash())?;
+        let found = known::checksum_of_table(&names, &paths, || self.hash())?;
         self.check_unchanged()?;
         Ok(found)
     }
