@@ -17,12 +17,9 @@ use crate::source::{Part, PartKey};
 use crate::supply::{PipelineStage, Supply, forward_error};
 use crate::vectorise::{Batch, Chosen};
 
-/// Selections that wait to be vectorised, two of which may be made at a time.
-const QUEUE_CHOICES: usize = 2;
-
-/// Batches that wait for the model. A longer queue would only take memory: the queue evens out
-/// batches of unequal size, and the slowest stage sets the pace.
-const QUEUE_BATCHES: usize = 1;
+/// Batches that wait between two stages of a pipeline. A longer queue would only take memory: the
+/// queue evens out batches of unequal size, and the slowest stage sets the pace.
+const QUEUE_BATCHES: usize = 2;
 
 /// The targets of a batch by part, and the epoch if pairs draw their negatives by it; equal targets
 /// make equal batches.
@@ -41,7 +38,7 @@ pub(crate) fn start<'scope, 'env>(
     (order, split): (&'env Order, Split),
     selections: impl Iterator<Item = Selection> + Clone + Send + 'scope,
 ) -> Result<Receiver<Result<Arc<Batch>, TrainError>>, TrainError> {
-    let (chosen_sender, choices) = sync_channel::<Result<Chosen, TrainError>>(QUEUE_CHOICES);
+    let (chosen_sender, choices) = sync_channel::<Result<Chosen, TrainError>>(QUEUE_BATCHES);
     let (batch_sender, batches) = sync_channel(QUEUE_BATCHES);
     let parts = fetch_ahead(scope, supply, selections.clone())?;
     let reader = Reader {
@@ -60,62 +57,36 @@ pub(crate) fn start<'scope, 'env>(
     Ok(batches)
 }
 
-/// Makes batches until there are no more targets, or the receiver is dropped: two at a time on the
-/// pool of the layers, if a second selection waits. One thread alone would leave processors idle
-/// while the model waits for a batch.
+/// Makes batches until there are no more targets, or the receiver is dropped.
 fn vectorise(
     supply: Supply<'_>,
     choices: &Receiver<Result<Chosen, TrainError>>,
     batches: &SyncSender<Result<Arc<Batch>, TrainError>>,
 ) -> Result<(), TrainError> {
-    // Batches of pairs may wait for a lock on shared blocks, which a thread of the pool must not.
-    let in_pairs = supply.vectoriser.links.is_none() && rayon::current_num_threads() > 1;
-    let make = |chosen: &Chosen| {
-        let make = || supply.vectoriser.vectorise(chosen);
-        supply
-            .busy
-            .time(PipelineStage::Vectorise, make)
-            .map(Arc::new)
-    };
     let mut last: Option<(Targets, Arc<Batch>)> = None;
-    let mut waiting: Option<Chosen> = None;
-    while let Some(chosen) = waiting.take().map(Ok).or_else(|| choices.recv().ok()) {
+    for chosen in choices {
         let chosen = chosen?;
-        let targets = targets_of(supply, &chosen);
-        let known = last.take().filter(|(known, batch)| {
-            // An epoch of one batch has the same targets every time. With several workers, the
-            // other workers' targets may differ, and so the counts.
-            *known == targets && batch.counts == chosen.counts
-        });
-        let is_new = known.is_none();
-        if in_pairs && is_new {
-            waiting = choices.try_recv().ok().transpose()?;
-        }
-        let next = waiting.take_if(|next| targets_of(supply, next) != targets);
-        let made = match (known, next) {
-            (Some(known), _) => vec![known],
-            (None, None) => vec![(targets, make(&chosen)?)],
-            (None, Some(next)) => {
-                let (first, second) = rayon::join(|| make(&chosen), || make(&next));
-                vec![(targets, first?), (targets_of(supply, &next), second?)]
+        let pieces = chosen.pieces.iter();
+        let pieces = pieces.map(|(part, _, targets)| (*part, targets.clone()));
+        let epoch = chosen.epoch.filter(|_| supply.vectoriser.links.is_some());
+        let key: Targets = (pieces.collect(), epoch);
+        // An epoch of one batch has the same targets every time. With several workers, the other
+        // workers' targets may differ, and so the counts.
+        let batch = match &last {
+            Some((last_key, batch)) if *last_key == key && batch.counts == chosen.counts => {
+                Arc::clone(batch)
+            }
+            _ => {
+                let make = || supply.vectoriser.vectorise(&chosen);
+                Arc::new(supply.busy.time(PipelineStage::Vectorise, make)?)
             }
         };
-        for (_, batch) in &made {
-            if batches.send(Ok(Arc::clone(batch))).is_err() {
-                return Ok(());
-            }
+        last = Some((key, Arc::clone(&batch)));
+        if batches.send(Ok(batch)).is_err() {
+            break;
         }
-        last = made.into_iter().last();
     }
     Ok(())
-}
-
-/// Returns the targets of a batch, by which equal batches are known.
-fn targets_of(supply: Supply<'_>, chosen: &Chosen) -> Targets {
-    let pieces = chosen.pieces.iter();
-    let pieces = pieces.map(|(part, _, targets)| (*part, targets.clone()));
-    let epoch = chosen.epoch.filter(|_| supply.vectoriser.links.is_some());
-    (pieces.collect(), epoch)
 }
 
 /// Turns selections into targets of decoded parts.
