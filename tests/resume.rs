@@ -107,6 +107,34 @@ fn a_run_killed_again_and_again_ends_with_the_same_bytes() {
     finished.check("");
 }
 
+/// Without versions, checksums are noted for input tables alone.
+#[test]
+fn tables_that_have_not_changed_are_hashed_once() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    bench.write(&Job::new(&graph, &[FLATTEN]));
+    let builds_store = || {
+        let outcome = bench.graphflat(&["run", "job.toml"]).ok();
+        std::fs::remove_dir_all(bench.path("out")).unwrap();
+        outcome.stderr.contains("numbering")
+    };
+    // A checksum that is noted within two seconds of a change is not used.
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    assert!(builds_store(), "there is none");
+    let path = bench.path("work/small/checksums.json");
+    let noted = || -> BTreeMap<String, String> {
+        serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap()
+    };
+    assert_eq!(noted().len(), 2, "nodes and edges: {:?}", noted());
+    assert!(!builds_store(), "it is of these tables");
+    let edges = graph.edge_table();
+    edges.slice(0, 200).write(&bench.path("edges.parquet"));
+    assert!(builds_store(), "edges have changed");
+    let others: BTreeMap<String, &str> = noted().into_keys().map(|of| (of, "others")).collect();
+    std::fs::write(&path, serde_json::to_vec(&others).unwrap()).unwrap();
+    assert!(builds_store(), "the noted checksum of nodes is used");
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_ends_a_run_and_with_more_room_it_goes_on() {
