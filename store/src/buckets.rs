@@ -7,6 +7,7 @@ use crate::memory::Budget;
 use crate::sample::{InEdge, mix};
 use arrow::buffer::Buffer;
 use bytemuck::{Pod, Zeroable};
+use prefetch_index::prefetch_index;
 use schemas::{LocalIdx, NodeIdx};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -19,6 +20,16 @@ const SPILL_ALIGNMENT: usize = size_of::<u64>();
 
 /// Number of buckets of re-indexed nodes.
 const HUB_BUCKETS: usize = 64;
+
+/// How many runs before its edges are read a run is fetched into the cache. The runs of a bucket
+/// are short, and lie far apart.
+const RUNS_AHEAD: usize = 8;
+
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
+
+/// Most lines of a run that are fetched; the processor fetches those that follow.
+const LINES_MAX: usize = 8;
 
 /// Most bytes of a spilled chunk that are read before they are needed.
 const AHEAD_MAX: usize = 1 << 16;
@@ -356,6 +367,15 @@ impl EdgeSlices<'_> {
     }
 }
 
+/// Fetches the edges of a run into the cache, if there is one.
+fn prefetch_run(runs: &[EdgeSlices<'_>], run: usize) {
+    let edges = runs.get(run).map_or(&[][..], |run| run.edges);
+    let lines = (0..edges.len()).step_by(CACHE_LINE / size_of::<Edge>());
+    for line in lines.take(LINES_MAX) {
+        prefetch_index(edges, line);
+    }
+}
+
 impl<S> Chunk<S> {
     fn is_spilled(&self) -> bool {
         matches!(self.edges, ChunkEdges::Spilled(_))
@@ -457,7 +477,8 @@ impl SealedBuckets {
         out.offset.resize(num_nodes + 1, 0);
         // Finding the runs is slow: the ends of each chunk are elsewhere.
         let runs: Vec<EdgeSlices<'_>> = self.runs(bucket).collect();
-        for run in &runs {
+        for (at, run) in runs.iter().enumerate() {
+            prefetch_run(&runs, at + RUNS_AHEAD);
             for edge in run.edges {
                 out.offset[position(edge) + 1] += 1;
             }
@@ -490,7 +511,8 @@ impl SealedBuckets {
         find: impl Fn(&[u64], &EdgeSlices<'_>, usize, &Edge) -> (usize, u64),
     ) {
         let dim = self.shape.dim;
-        for run in runs {
+        for (r, run) in runs.iter().enumerate() {
+            prefetch_run(runs, r + RUNS_AHEAD);
             for (i, edge) in run.edges.iter().enumerate() {
                 let (at, hash) = find(&out.dst_hash, run, i, edge);
                 let to = out.next[at];

@@ -7,6 +7,7 @@ use crate::sample::{InEdge, Ranked, keep_least, mix};
 use crate::sum::{ExactSum, WeightSum};
 use cluster::Peer;
 use hashbrown::HashMap;
+use prefetch_index::prefetch_index;
 use schemas::NodeIdx;
 use serde::{Deserialize, Serialize};
 
@@ -82,12 +83,24 @@ impl HubCounts {
         }
     }
 
-    /// Counts an in-edge of `node`; tells whether it must be spread.
-    pub(crate) fn is_beyond(&mut self, node: NodeIdx) -> bool {
+    /// Returns the position of a node's slot.
+    #[inline]
+    fn slot(&self, node: NodeIdx) -> usize {
         // Multiplication by the golden section of 2^32 spreads close and consecutive numbers over
         // the slots.
-        let slot =
-            &mut self.slots[(node.raw().wrapping_mul(0x9e37_79b1) >> self.slot_shift) as usize];
+        (node.raw().wrapping_mul(0x9e37_79b1) >> self.slot_shift) as usize
+    }
+
+    /// Fetches the count of a node into the cache.
+    #[inline]
+    pub(crate) fn prefetch(&self, node: NodeIdx) {
+        prefetch_index(&self.slots, self.slot(node));
+    }
+
+    /// Counts an in-edge of `node`; tells whether it must be spread.
+    pub(crate) fn is_beyond(&mut self, node: NodeIdx) -> bool {
+        let at = self.slot(node);
+        let slot = &mut self.slots[at];
         if *slot < self.slot_max {
             *slot += 1;
             return false;

@@ -12,6 +12,9 @@ use schemas::{Dangling, EdgeRows, EdgesPlan, NodeIdx, RelationPlan};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+/// How many rows before an edge is counted its count is fetched into the cache.
+const ROWS_AHEAD: usize = 16;
+
 /// Cuts the edges of a relation that one worker reads into batches by receiving worker.
 pub(crate) struct Scatter<'a> {
     relation: &'a RelationPlan,
@@ -124,6 +127,9 @@ impl<'a> Scatter<'a> {
             true => (&ends.dst, &ends.src),
         };
         for row in 0..rows.dst.len() {
+            if let Some(&later) = dst_end.numbers.get(row + ROWS_AHEAD) {
+                self.counts.prefetch(later);
+            }
             let (src, dst) = (src_end.numbers[row], dst_end.numbers[row]);
             if src == MISSING || dst == MISSING {
                 self.leave_out(row, rows, ends);
