@@ -10,6 +10,7 @@ use crate::locate::{locate, narrow};
 use crate::model::TrainedModel;
 use crate::node_columns::node_columns;
 use cluster::Cluster;
+use gnn::kernel::prefetch;
 use gnn::{Architecture, Block, Dense, Input, NodeColumns, RangeData};
 use graphtrainer::{NodeEmbeddings, convert, with_rows};
 use rayon::prelude::*;
@@ -58,6 +59,9 @@ impl BlockSize {
 
 /// Blocks whose rows fit one buffer of a GPU, if each in-edge reads another row.
 const BLOCKS_IN_BUFFER: usize = 8;
+
+/// How many rows before a list of in-edges is looked up its place is fetched into the cache.
+const PLACES_AHEAD: usize = 16;
 
 /// A store with the node columns, hubs and rows that all blocks share.
 ///
@@ -221,14 +225,18 @@ impl Graph {
     ) -> Result<Block, InferError> {
         // Looks up all lists before it reads them, so that their cache misses overlap.
         let in_degrees = &self.columns.in_degree()[rows.clone()];
-        let lists: Vec<InEdges<'_>> = self
-            .places(rows.clone())
-            .zip(in_degrees)
-            .map(|((partition, local), &in_degree)| {
-                let is_hub = is_hub(in_degree, limit);
-                partition.in_edges(0, 0, local, if is_hub { 0 } else { limit })
-            })
-            .collect();
+        let places: Vec<(&Partition, LocalIdx)> = self.places(rows.clone()).collect();
+        let look_up = |(at, &in_degree): (usize, &u32)| {
+            if let Some(&(partition, local)) = places.get(at + PLACES_AHEAD) {
+                partition.prefetch_in_edges(0, 0, local);
+            }
+            let (partition, local) = places[at];
+            let is_hub = is_hub(in_degree, limit);
+            let found = partition.in_edges(0, 0, local, if is_hub { 0 } else { limit });
+            prefetch(found.src, Some(&0), found.src.len());
+            found
+        };
+        let lists: Vec<InEdges<'_>> = in_degrees.iter().enumerate().map(look_up).collect();
         let num_edges = lists.iter().map(|list| list.src.len()).sum();
         let mut in_offset = Vec::with_capacity(lists.len() + 1);
         let mut in_src = Vec::with_capacity(num_edges);

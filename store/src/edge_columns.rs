@@ -5,6 +5,7 @@ use crate::map::will_need;
 use arrow::array::{AsArray, RecordBatch};
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{Float32Type, UInt32Type};
+use prefetch_index::prefetch_index;
 use schemas::NodeIdx;
 use std::ops::Range;
 
@@ -88,6 +89,11 @@ impl EdgeLists {
                 &feature[edges.start * dim..edges.end * dim],
             ));
         }
+    }
+
+    /// Fetches into the cache where the in-edges of node `i` start.
+    pub(crate) fn prefetch(&self, i: usize) {
+        prefetch_index(&self.offset, i);
     }
 
     /// Returns the in-edges of node `i`, at most `limit` of them.

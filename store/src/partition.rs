@@ -302,6 +302,13 @@ impl Partition {
         columns.label_into(row, out);
     }
 
+    /// Fetches into the cache where a node's in-edges start, which are read soon.
+    pub fn prefetch_in_edges(&self, relation: usize, sample: usize, local: LocalIdx) {
+        let edges = &self.relations[relation];
+        let place = local.index() - edges.first;
+        edges.in_edges[sample][place / NODES_PER_BATCH].prefetch(place % NODES_PER_BATCH);
+    }
+
     /// Returns a node's first in-edges of a relation in rank order, at most `limit` of them.
     pub fn in_edges(
         &self,

@@ -1,5 +1,7 @@
 //! Prefetches rows into the cache before they are read.
 
+use prefetch_index::prefetch_index;
+
 /// How many edges ahead a row is prefetched: enough to cover the latency of memory.
 pub(super) const AHEAD: usize = 16;
 
@@ -14,26 +16,15 @@ pub fn prefetch<F>(x: &[F], row: Option<&u32>, width: usize) {
 }
 
 /// Prefetches the first lines of a row.
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn lines<F>(values: &[F]) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     /// Bytes of a cache line.
     const LINE: usize = 64;
     /// Most lines of a row that are prefetched; the processor's own prefetcher loads the lines
     /// after them.
     const LINES_MAX: usize = 8;
-    for line in (0..size_of_val(values)).step_by(LINE).take(LINES_MAX) {
-        #[expect(unsafe_code, reason = "the instruction takes a pointer")]
-        // SAFETY: the pointer stays within the row, and a prefetch is only a hint: it reads nothing
-        // that the program can observe.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().cast::<i8>().add(line));
-        }
+    let values_a_line = (LINE / size_of::<F>().max(1)).max(1);
+    for at in (0..values.len()).step_by(values_a_line).take(LINES_MAX) {
+        prefetch_index(values, at);
     }
 }
-
-/// Does nothing: stable Rust has no prefetch for other processors.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline(always)]
-fn lines<F>(_values: &[F]) {}
