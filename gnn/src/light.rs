@@ -80,7 +80,7 @@ pub(crate) fn start_rows(input: Option<&ReadyInput>) -> Option<Vec<f32>> {
     match input.map(|input| &input.features) {
         None => Some(Vec::new()),
         Some(ReadyFeatures::Dense(rows)) if rows.dtype() == DType::F32 => read(rows.clone()).ok(),
-        Some(_) => None,
+        Some(ReadyFeatures::Dense(_) | ReadyFeatures::Sparse(_)) => None,
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Shape, Tensor, TensorData};
 
 use crate::kernel::{Csr, Shared};
-use crate::{Dense, GnnError, PlacedRows, RowFormat, RowPlace, SharedRows};
+use crate::{Dense, GnnError, RowFormat, SharedRows};
 
 /// A sparse matrix as compressed rows, such as a bag of words.
 ///
@@ -150,8 +150,6 @@ pub struct ReadyInput {
 pub(crate) enum ReadyFeatures {
     /// `[rows, cols]` in f32, without autodiff.
     Dense(Tensor<2>),
-    /// Dense rows that each pass copies.
-    Placed(Arc<PlacedRows>),
     Sparse(SparseFeatures),
 }
 
@@ -172,7 +170,11 @@ impl ReadyInput {
         input.check()?;
         let (rows, cols) = (input.rows(), input.cols());
         let features = match input {
-            Input::Dense(dense) => ReadyFeatures::Dense(tensor_of(dense)),
+            Input::Dense(dense) => {
+                let data = TensorData::new(dense.values, [rows, cols]);
+                let device = Device::flex();
+                ReadyFeatures::Dense(Tensor::from_data(data, (&device, DType::F32)))
+            }
             Input::Sparse(sparse) => ReadyFeatures::Sparse(SparseFeatures {
                 csr: Arc::new(Csr::new(sparse.offset, sparse.index, cols)),
                 value: sparse.value.into(),
@@ -219,18 +221,6 @@ impl ReadyInput {
         }
     }
 
-    /// Makes dense rows ready that lie in tables. Each pass copies them, on the threads that it
-    /// computes with.
-    #[must_use]
-    pub fn placed(rows: PlacedRows) -> ReadyInput {
-        ReadyInput {
-            rows: rows.rows(),
-            cols: rows.cols(),
-            features: ReadyFeatures::Placed(Arc::new(rows)),
-            on_gpu: Arc::default(),
-        }
-    }
-
     /// Returns the number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
@@ -243,12 +233,10 @@ impl ReadyInput {
         self.cols
     }
 
-    /// Returns the approximate memory in bytes, with the copy of rows that lie in tables; sparse
-    /// features count twice, by row and by column.
+    /// Returns the approximate memory in bytes; sparse features count twice, by row and by column.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.features {
-            ReadyFeatures::Placed(_) => (4 * self.cols + size_of::<RowPlace>()) * self.rows,
             ReadyFeatures::Dense(_) => 4 * self.rows * self.cols,
             ReadyFeatures::Sparse(sparse) => 16 * sparse.value.len() + 4 * (self.rows + self.cols),
         }
@@ -258,10 +246,7 @@ impl ReadyInput {
 impl ReadyInput {
     /// Returns the number of columns, unless features are sparse.
     pub(crate) fn dense_dim(&self) -> Option<usize> {
-        match self.features {
-            ReadyFeatures::Dense(_) | ReadyFeatures::Placed(_) => Some(self.cols),
-            ReadyFeatures::Sparse(_) => None,
-        }
+        matches!(self.features, ReadyFeatures::Dense(_)).then_some(self.cols)
     }
 
     /// Groups sparse features by column; returns whether the input is sparse.
@@ -271,15 +256,9 @@ impl ReadyInput {
                 sparse.csr.transposed();
                 true
             }
-            ReadyFeatures::Dense(_) | ReadyFeatures::Placed(_) => false,
+            ReadyFeatures::Dense(_) => false,
         }
     }
-}
-
-/// Makes a tensor of a matrix on the processor, without a copy.
-pub(crate) fn tensor_of(dense: Dense) -> Tensor<2> {
-    let data = TensorData::new(dense.values, [dense.rows, dense.cols]);
-    Tensor::from_data(data, (&Device::flex(), DType::F32))
 }
 
 impl TryFrom<&Input> for ReadyInput {

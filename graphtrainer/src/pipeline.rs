@@ -159,8 +159,6 @@ impl Reader<'_> {
         let mut chosen = Chosen {
             epoch: selection.epoch,
             is_of_one_part: selection.segments.len() == 1,
-            // Passes of training have as much work without.
-            copied_by_passes: selection.epoch.is_none() && self.supply.source.keeps_parts(),
             ..Chosen::default()
         };
         let links = self.supply.vectoriser.links.as_ref();

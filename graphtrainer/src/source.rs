@@ -74,7 +74,6 @@ struct Cache {
     slots: BTreeMap<usize, Slot>,
     clock: u64,
     held_bytes: usize,
-    has_dropped: bool,
 }
 
 #[derive(Debug, Default)]
@@ -257,16 +256,6 @@ impl Source {
         Ok(part)
     }
 
-    /// Tells whether the cache keeps all parts: it has dropped none, and if all are as large as those
-    /// that it holds, it will not.
-    pub(crate) fn keeps_parts(&self) -> bool {
-        let cache = self.cache();
-        let decoded = cache.slots.values().filter(|slot| slot.bytes > 0).count();
-        let expected = cache.held_bytes.saturating_mul(self.counts.len());
-        let fits = expected <= self.cache_bytes_max.saturating_mul(decoded);
-        !self.is_streamed && decoded > 0 && !cache.has_dropped && fits
-    }
-
     fn decode(&self, idx: usize, seed: u64) -> Result<Part, TrainError> {
         let Neighborhoods { shard, dense } = (self.read)(idx, seed)?;
         let (targets, frequencies) = match (&shard.pairs, &self.graph.pairs) {
@@ -367,18 +356,6 @@ impl Part {
         self.dense[node_type].as_ref().map(|rows| rows.dim())
     }
 
-    /// Returns width and values of the dense features of a type, row after row; none if they are not
-    /// dense, or lie beside the shard.
-    pub(crate) fn dense_table(&self, node_type: usize) -> Option<(usize, &[f32])> {
-        match (
-            &self.dense[node_type],
-            &self.shard.nodes[node_type].features,
-        ) {
-            (None, Features::Dense { dim, values }) => Some((*dim, values)),
-            _ => None,
-        }
-    }
-
     /// Returns the dense features of a node of a type, `[dim]`; empty if features are not dense.
     pub(crate) fn dense_row(&self, node_type: usize, node: u32) -> &[f32] {
         let node = node as usize;
@@ -418,7 +395,6 @@ impl Cache {
             let Some((&oldest, _)) = decoded.min_by_key(|(_, slot)| slot.used) else {
                 return;
             };
-            self.has_dropped = true;
             if let Some(slot) = self.slots.remove(&oldest) {
                 self.held_bytes -= slot.bytes;
             }

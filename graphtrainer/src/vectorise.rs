@@ -3,10 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gnn::typed::Schema;
-use gnn::{
-    Block, Dense, Input, Labels, Pairs, PlacedRows, ReadyInput, RowPlace, RowTable, SparseRows,
-    Transform,
-};
+use gnn::{Block, Dense, Input, Labels, Pairs, ReadyInput, SparseRows, Transform};
 
 use crate::TrainError;
 use crate::any_model::{AnyBlocks, AnyModel};
@@ -88,8 +85,6 @@ pub(crate) struct Chosen {
     pub(crate) pieces: Vec<(PartKey, Arc<Part>, Vec<u32>)>,
     /// Whether all targets of the global batch are of one part.
     pub(crate) is_of_one_part: bool,
-    /// Whether the pass over the batch copies the features, whose parts stay in memory.
-    pub(crate) copied_by_passes: bool,
     /// With links, by piece: the pairs of the part in the global batch.
     pub(crate) of_batch: Vec<Vec<u32>>,
     pub(crate) counts: Counts,
@@ -178,100 +173,32 @@ impl Vectoriser {
         Layers { data, nodes }: Layers,
     ) -> Result<(AnyBlocks, Vec<BatchRows>), TrainError> {
         let mut input = Vec::with_capacity(nodes.len());
-        let mut learnable = Vec::with_capacity(self.learnable.len());
-        for (node_type, places) in nodes.iter().enumerate() {
-            if let Some(of) = self.learnable.iter().find(|of| of.node_type == node_type) {
-                let features = self.copied_rows(chosen, pieces, (node_type, places))?;
-                let features = features.map(convert::dense);
-                learnable.push(BatchRows::of(of, pieces, places, features));
-                input.push(None);
-            } else if let Some(rows) = self.placed_rows(chosen, node_type, places)? {
-                input.push(Some(ReadyInput::placed(rows)));
-            } else {
-                let rows = self.copied_rows(chosen, pieces, (node_type, places))?;
-                let ready = rows.map(|rows| ReadyInput::new(sparse_where_few(rows)));
-                input.push(ready.transpose()?);
-            }
+        for (node_type, (transform, places)) in self.transforms.iter().zip(&nodes).enumerate() {
+            let of_features = transform.as_ref().map(|transform| {
+                let mut rows = match dense_elsewhere(chosen, node_type, places) {
+                    Some(rows) => Input::Dense(rows),
+                    None => features_of(pieces, node_type, places),
+                };
+                transform.apply(&mut rows)?;
+                Ok::<_, TrainError>(rows)
+            });
+            input.push(of_features.transpose()?);
         }
+        let learnable = self.learnable.iter().map(|of| {
+            let features = input[of.node_type].take().map(convert::dense);
+            BatchRows::of(of, pieces, &nodes[of.node_type], features)
+        });
+        let learnable = learnable.collect();
+        let ready = |rows: Option<Input>| -> Result<Option<ReadyInput>, TrainError> {
+            let rows = rows.map(|rows| ReadyInput::new(sparse_where_few(rows)));
+            Ok(rows.transpose()?)
+        };
+        let input = input.into_iter().map(ready).collect::<Result<_, _>>()?;
         let blocks = AnyBlocks::new(&self.schema, data, input, self.options.partitioning)?;
         if let Some(model) = &self.trained {
             model.prepare(&blocks);
         }
         Ok((blocks, learnable))
-    }
-
-    /// Copies the features of nodes of a type and transforms them; none if the model reads none.
-    fn copied_rows(
-        &self,
-        chosen: &Chosen,
-        pieces: &[Piece<'_>],
-        (node_type, places): (usize, &[Place]),
-    ) -> Result<Option<Input>, TrainError> {
-        let Some(transform) = &self.transforms[node_type] else {
-            return Ok(None);
-        };
-        let mut rows = match dense_elsewhere(chosen, node_type, places) {
-            Some(rows) => Input::Dense(rows),
-            None => features_of(pieces, node_type, places),
-        };
-        transform.apply(&mut rows)?;
-        Ok(Some(rows))
-    }
-
-    /// Names the features of nodes of a type, which the pass over the batch then copies on all its
-    /// threads; none if they have to be copied before. Batches then hold their parts.
-    fn placed_rows(
-        &self,
-        chosen: &Chosen,
-        node_type: usize,
-        places: &[Place],
-    ) -> Result<Option<PlacedRows>, TrainError> {
-        let is_raw = matches!(self.transforms[node_type], Some(Transform::None));
-        if !is_raw || !chosen.copied_by_passes || self.links.is_some() {
-            return Ok(None);
-        }
-        let (mut tables, mut cols): (Vec<Arc<dyn RowTable>>, _) = (Vec::new(), 0);
-        for (_, part, _) in &chosen.pieces {
-            let Some((width, _)) = part.dense_table(node_type) else {
-                return Ok(None);
-            };
-            let part = Arc::clone(part);
-            tables.push(Arc::new(DensePart { part, node_type }));
-            cols = width;
-        }
-        if cols == 0 || places.is_empty() {
-            return Ok(None);
-        }
-        let sampled = places
-            .iter()
-            .take(SAMPLE_VALUES.div_ceil(cols))
-            .flat_map(|place| {
-                let (_, part, _) = &chosen.pieces[place.piece as usize];
-                part.dense_row(node_type, place.node)
-            });
-        if is_mostly_zero(sampled.take(SAMPLE_VALUES)) {
-            return Ok(None);
-        }
-        let place = |place: &Place| RowPlace {
-            table: place.piece,
-            row: place.node,
-        };
-        let places = places.iter().map(place).collect();
-        Ok(Some(PlacedRows::new(tables, places, cols)?))
-    }
-}
-
-/// The dense features of one type of a decoded part.
-#[derive(Debug)]
-struct DensePart {
-    part: Arc<Part>,
-    node_type: usize,
-}
-
-impl RowTable for DensePart {
-    fn values(&self) -> &[f32] {
-        let table = self.part.dense_table(self.node_type);
-        table.map_or(&[], |(_, values)| values)
     }
 }
 
@@ -315,21 +242,13 @@ fn sparse_where_few(input: Input) -> Input {
     let Input::Dense(dense) = &input else {
         return input;
     };
-    if !is_mostly_zero(dense.values.iter().take(SAMPLE_VALUES)) {
+    let sample = &dense.values[..dense.values.len().min(SAMPLE_VALUES)];
+    let stored = sample.iter().filter(|&&value| value != 0.0).count();
+    if sample.is_empty() || stored > sample.len() / DENSE_PER_SPARSE {
         return input;
     }
     let most = dense.values.len() / DENSE_PER_SPARSE;
     SparseRows::from_dense(dense, most).map_or(input, Input::Sparse)
-}
-
-/// Tells whether so few of some values are not zero that a sparse matrix is faster.
-fn is_mostly_zero<'a>(values: impl Iterator<Item = &'a f32>) -> bool {
-    let (mut all, mut stored) = (0, 0);
-    for &value in values {
-        all += 1;
-        stored += usize::from(value != 0.0);
-    }
-    all > 0 && stored <= all / DENSE_PER_SPARSE
 }
 
 /// Gathers the dense features of a batch's nodes of one type, if they are stored beside the shards.
@@ -420,7 +339,6 @@ fn block_bytes(block: &Block) -> usize {
 #[cfg(test)]
 mod tests {
     use gnn::kernel::Partitioning;
-    use gnn::{Activation, Aggregator, Architecture, LayerKind, Mode, Model, Norm, Task};
     use schemas::{Fanout, GraphShard, HopFanouts, Sampling, Split};
 
     use super::*;
@@ -431,11 +349,6 @@ mod tests {
 
     /// Makes one batch of all train targets of a graph, with or without edge weights and features.
     fn batch(graph: &Graph, with_edges: bool) -> Batch {
-        batch_of(graph, with_edges, false)
-    }
-
-    /// Makes a batch whose features passes may copy.
-    fn batch_of(graph: &Graph, with_edges: bool, copied_by_passes: bool) -> Batch {
         let fanouts = [Fanout::Count(4)];
         let shards = graph.parts(1, &fanouts);
         let counts = shards.iter().map(GraphShard::split_counts).collect();
@@ -469,7 +382,6 @@ mod tests {
         };
         let chosen = Chosen {
             pieces: vec![(key, part, targets)],
-            copied_by_passes,
             ..Chosen::default()
         };
         vectoriser.vectorise(&chosen).unwrap()
@@ -500,58 +412,6 @@ mod tests {
         };
         let of_labels = 4 * (width - 1) * plain.num_targets;
         assert_eq!(batch(&graph, false).bytes(), plain.bytes() + of_labels);
-    }
-
-    fn one_sage_layer(in_dim: usize) -> Architecture {
-        Architecture {
-            layer: LayerKind::Sage,
-            aggregator: Aggregator::Mean,
-            in_dim,
-            embedding_dim: None,
-            edge_dim: None,
-            edge_weight: false,
-            hidden: Vec::new(),
-            num_layers: 1,
-            out_dim: 3,
-            heads: 1,
-            out_heads: 1,
-            dropout: 0.0,
-            input_dropout: 0.0,
-            attention_dropout: 0.0,
-            norm: Norm::None,
-            residual: false,
-            activation: Activation::Relu,
-            task: Task::Classes,
-        }
-    }
-
-    #[test]
-    fn outputs_are_the_same_if_the_pass_copies_features() {
-        let mut graph = Graph::new(Shape::default(), 5);
-        let rows = graph.ids.len();
-        let mut bytes_of = |dim: usize, value: fn(usize) -> f32| {
-            let values = (0..rows * dim).map(value).collect();
-            graph.features = schemas::Features::Dense { dim, values };
-            let model = Model::init(&one_sage_layer(dim), 7).unwrap();
-            let runs = [false, true].map(|by_pass| {
-                let batch = batch_of(&graph, false, by_pass);
-                let AnyBlocks::Untyped(blocks, input) = &*batch.blocks else {
-                    panic!("the graph has one type");
-                };
-                let input = Option::as_ref(input).unwrap();
-                (
-                    model.forward(blocks, input, Mode::Eval).unwrap(),
-                    input.bytes(),
-                )
-            });
-            assert_eq!(runs[0].0, runs[1].0);
-            runs.map(|(_, bytes)| bytes)
-        };
-        let dense = bytes_of(3, |at| if at % 7 == 0 { 0.5 } else { -1.25 });
-        assert!(dense[0] < dense[1], "places are kept beside the copy");
-        // Features of which few are not zero become sparse before.
-        let sparse = bytes_of(100, |at| if at % 50 == 0 { 1.0 } else { 0.0 });
-        assert_eq!(sparse[0], sparse[1]);
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Element, Tensor, TensorData};
 
 use crate::kernel::{Dropout, Linear, Mask, Shared, Spmm, Update, mix};
 use crate::ops::Fused;
 use crate::parameter::BufferInfo;
-use crate::tensor::{ReadyFeatures, SparseFeatures, tensor_of};
+use crate::tensor::{ReadyFeatures, SparseFeatures};
 use crate::{Activation, Block, Dense, GnnError, Norm, ReadyInput};
 
 /// One forward pass: parameters as tensors, device, mode and running statistics.
@@ -116,38 +116,28 @@ impl Pass<'_> {
 
     /// Returns an input on the device and in the number type of this pass.
     pub(crate) fn features(&self, input: ReadyInput) -> Features {
-        let dense = match input.features {
-            ReadyFeatures::Sparse(sparse) => return Features::Sparse(sparse),
-            ReadyFeatures::Dense(dense) => self.on_device(&input.on_gpu, || dense),
-            ReadyFeatures::Placed(rows) => {
-                self.on_device(&input.on_gpu, || tensor_of(rows.to_dense()))
+        match input.features {
+            ReadyFeatures::Sparse(sparse) => Features::Sparse(sparse),
+            ReadyFeatures::Dense(dense) => {
+                let dense = if self.on_gpu {
+                    let upload = || {
+                        // Rows in 16 bits are widened before; shaders have no such numbers.
+                        let wide = dense.clone().cast(self.dtype);
+                        wide.to_device(&self.device.clone().inner())
+                    };
+                    input.on_gpu.get_or_init(upload).clone()
+                } else if dense.dtype() == DType::BF16 {
+                    // Aggregations read rows in 16 bits as they are.
+                    dense
+                } else {
+                    dense.cast(self.dtype)
+                };
+                Features::Dense(if self.device.is_autodiff() {
+                    dense.autodiff()
+                } else {
+                    dense
+                })
             }
-        };
-        Features::Dense(if self.device.is_autodiff() {
-            dense.autodiff()
-        } else {
-            dense
-        })
-    }
-
-    /// Returns rows on the device and in the number type of this pass; a GPU keeps them.
-    fn on_device(
-        &self,
-        on_gpu: &OnceLock<Tensor<2>>,
-        rows: impl FnOnce() -> Tensor<2>,
-    ) -> Tensor<2> {
-        if self.on_gpu {
-            let upload = || {
-                // Rows in 16 bits are widened before; shaders have no such numbers.
-                let wide = rows().cast(self.dtype);
-                wide.to_device(&self.device.clone().inner())
-            };
-            return on_gpu.get_or_init(upload).clone();
-        }
-        match rows() {
-            // Aggregations read rows in 16 bits as they are.
-            rows if rows.dtype() == DType::BF16 => rows,
-            rows => rows.cast(self.dtype),
         }
     }
 

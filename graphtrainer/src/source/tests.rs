@@ -10,8 +10,8 @@ use crate::random::{Graph, Shape, flatten_meta};
 
 const FANOUTS: [Fanout; 2] = [Fanout::Count(3), Fanout::Count(3)];
 
-/// Makes a source of four parts that counts how often parts are decoded.
-fn counting_source(cache_bytes: usize) -> (Source, Arc<AtomicUsize>) {
+/// Counts how often parts are decoded when they are requested in this order.
+fn decoded(cache_bytes: usize, asked: &[usize]) -> usize {
     let graph = Graph::new(Shape::default(), 1);
     let shards = graph.parts(4, &FANOUTS);
     let counts = shards.iter().map(GraphShard::split_counts).collect();
@@ -25,12 +25,6 @@ fn counting_source(cache_bytes: usize) -> (Source, Arc<AtomicUsize>) {
         seen.fetch_add(1, Ordering::Relaxed);
         Ok(shards[idx].clone())
     });
-    (source, decodes)
-}
-
-/// Counts how often parts are decoded when they are requested in this order.
-fn decoded(cache_bytes: usize, asked: &[usize]) -> usize {
-    let (source, decodes) = counting_source(cache_bytes);
     for &idx in asked {
         let part = source.part(source.key(idx, None)).unwrap();
         assert_eq!(
@@ -56,25 +50,6 @@ fn parts_are_kept_while_they_fit_and_the_oldest_goes_first() {
         4,
         "1 was the oldest when 2 came"
     );
-}
-
-#[test]
-fn parts_are_kept_if_all_are_expected_to_fit_and_none_was_dropped() {
-    let graph = Graph::new(Shape::default(), 1);
-    let sizes = graph.parts(4, &FANOUTS);
-    let largest = sizes.iter().map(GraphShard::size_bytes).max().unwrap();
-    for (cache_bytes, expected) in [
-        (4 * largest, [false, true, true, true, true]),
-        (2 * largest, [false; 5]),
-    ] {
-        let (source, _) = counting_source(cache_bytes);
-        let mut kept = vec![source.keeps_parts()];
-        for idx in 0..4 {
-            source.part(source.key(idx, None)).unwrap();
-            kept.push(source.keeps_parts());
-        }
-        assert_eq!(kept, expected, "{cache_bytes}");
-    }
 }
 
 #[test]
