@@ -60,7 +60,7 @@ impl BlockSize {
 /// Blocks whose rows fit one buffer of a GPU, if each in-edge reads another row.
 const BLOCKS_IN_BUFFER: usize = 8;
 
-/// How many rows before a list of in-edges is looked up its place is fetched into the cache.
+/// Rows ahead at which the start of a list of in-edges is prefetched.
 const PLACES_AHEAD: usize = 16;
 
 /// A store with the node columns, hubs and rows that all blocks share.
@@ -223,7 +223,8 @@ impl Graph {
         limit: usize,
         arch: &Architecture,
     ) -> Result<Block, InferError> {
-        // Looks up all lists before it reads them, so that their cache misses overlap.
+        // Looks up all lists before it reads them, and prefetches them, so that cache misses
+        // overlap.
         let in_degrees = &self.columns.in_degree()[rows.clone()];
         let places: Vec<(&Partition, LocalIdx)> = self.places(rows.clone()).collect();
         let look_up = |(at, &in_degree): (usize, &u32)| {

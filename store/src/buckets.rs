@@ -21,14 +21,13 @@ const SPILL_ALIGNMENT: usize = size_of::<u64>();
 /// Number of buckets of re-indexed nodes.
 const HUB_BUCKETS: usize = 64;
 
-/// How many runs before its edges are read a run is fetched into the cache. The runs of a bucket
-/// are short, and lie far apart.
+/// Runs ahead at which a run is prefetched. The runs of a bucket are short, and lie far apart.
 const RUNS_AHEAD: usize = 8;
 
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
 
-/// Most lines of a run that are fetched; the processor fetches those that follow.
+/// Most lines of a run that are prefetched; the processor itself prefetches those that follow.
 const LINES_MAX: usize = 8;
 
 /// Most bytes of a spilled chunk that are read before they are needed.
@@ -367,12 +366,12 @@ impl EdgeSlices<'_> {
     }
 }
 
-/// Fetches the edges of a run into the cache, if there is one.
-fn prefetch_run(runs: &[EdgeSlices<'_>], run: usize) {
-    let edges = runs.get(run).map_or(&[][..], |run| run.edges);
-    let lines = (0..edges.len()).step_by(CACHE_LINE / size_of::<Edge>());
-    for line in lines.take(LINES_MAX) {
-        prefetch_index(edges, line);
+/// Prefetches the edges of a run, if there is one.
+fn prefetch_run(runs: &[EdgeSlices<'_>], run_idx: usize) {
+    let edges = runs.get(run_idx).map_or(&[][..], |run| run.edges);
+    let of_lines = (0..edges.len()).step_by(CACHE_LINE / size_of::<Edge>());
+    for first in of_lines.take(LINES_MAX) {
+        prefetch_index(edges, first);
     }
 }
 
@@ -477,8 +476,8 @@ impl SealedBuckets {
         out.offset.resize(num_nodes + 1, 0);
         // Finding the runs is slow: the ends of each chunk are elsewhere.
         let runs: Vec<EdgeSlices<'_>> = self.runs(bucket).collect();
-        for (at, run) in runs.iter().enumerate() {
-            prefetch_run(&runs, at + RUNS_AHEAD);
+        for (run_idx, run) in runs.iter().enumerate() {
+            prefetch_run(&runs, run_idx + RUNS_AHEAD);
             for edge in run.edges {
                 out.offset[position(edge) + 1] += 1;
             }
@@ -511,8 +510,8 @@ impl SealedBuckets {
         find: impl Fn(&[u64], &EdgeSlices<'_>, usize, &Edge) -> (usize, u64),
     ) {
         let dim = self.shape.dim;
-        for (r, run) in runs.iter().enumerate() {
-            prefetch_run(runs, r + RUNS_AHEAD);
+        for (run_idx, run) in runs.iter().enumerate() {
+            prefetch_run(runs, run_idx + RUNS_AHEAD);
             for (i, edge) in run.edges.iter().enumerate() {
                 let (at, hash) = find(&out.dst_hash, run, i, edge);
                 let to = out.next[at];

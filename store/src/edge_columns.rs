@@ -91,7 +91,7 @@ impl EdgeLists {
         }
     }
 
-    /// Fetches into the cache where the in-edges of node `i` start.
+    /// Prefetches where the in-edges of node `i` start.
     pub(crate) fn prefetch(&self, i: usize) {
         prefetch_index(&self.offset, i);
     }

@@ -17,8 +17,8 @@ const SLOTS_PER_SHARE: u64 = 16;
 /// Decides which of the in-edges that one worker sends are spread over all workers.
 ///
 /// Each worker sends an equal share of the threshold to a node's owner and spreads the rest. Nodes
-/// of one slot are counted together up to half a share, and then each on its own. So the counts are
-/// few enough for the cache, and no worker sends an owner more than its share.
+/// of one slot are counted together up to half a share, and then each on its own. So there are few
+/// counts (4 MB for 268 million edges), and no worker sends an owner more than its share.
 pub(crate) struct HubCounts {
     /// `[2^n]`, count of all nodes whose hashes have the same first n bits.
     slots: Vec<u32>,
@@ -91,7 +91,7 @@ impl HubCounts {
         (node.raw().wrapping_mul(0x9e37_79b1) >> self.slot_shift) as usize
     }
 
-    /// Fetches the count of a node into the cache.
+    /// Prefetches the count of a node.
     #[inline]
     pub(crate) fn prefetch(&self, node: NodeIdx) {
         prefetch_index(&self.slots, self.slot(node));

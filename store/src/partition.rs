@@ -302,7 +302,7 @@ impl Partition {
         columns.label_into(row, out);
     }
 
-    /// Fetches into the cache where a node's in-edges start, which are read soon.
+    /// Prefetches where a node's in-edges start, before [`in_edges`](Self::in_edges) looks it up.
     pub fn prefetch_in_edges(&self, relation: usize, sample: usize, local: LocalIdx) {
         let edges = &self.relations[relation];
         let place = local.index() - edges.first;

@@ -12,7 +12,7 @@ use schemas::{Dangling, EdgeRows, EdgesPlan, NodeIdx, RelationPlan};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// How many rows before an edge is counted its count is fetched into the cache.
+/// Rows ahead at which the counts of an edge are prefetched.
 const ROWS_AHEAD: usize = 16;
 
 /// Cuts the edges of a relation that one worker reads into batches by receiving worker.
@@ -129,6 +129,9 @@ impl<'a> Scatter<'a> {
         for row in 0..rows.dst.len() {
             if let Some(&later) = dst_end.numbers.get(row + ROWS_AHEAD) {
                 self.counts.prefetch(later);
+                if is_undirected {
+                    self.counts.prefetch(src_end.numbers[row + ROWS_AHEAD]);
+                }
             }
             let (src, dst) = (src_end.numbers[row], dst_end.numbers[row]);
             if src == MISSING || dst == MISSING {
