@@ -134,6 +134,15 @@ impl RelationEdges {
             place % NODES_PER_BATCH,
         )
     }
+
+    /// Returns the lists of a sample in the record batch of a node, and the node's row there.
+    fn lists(&self, sample: usize, local: LocalIdx) -> (&EdgeLists, usize) {
+        let place = local.index() - self.first;
+        (
+            &self.in_edges[sample][place / NODES_PER_BATCH],
+            place % NODES_PER_BATCH,
+        )
+    }
 }
 
 impl Partition {
@@ -304,9 +313,8 @@ impl Partition {
 
     /// Prefetches where a node's in-edges start, before [`in_edges`](Self::in_edges) looks it up.
     pub fn prefetch_in_edges(&self, relation: usize, sample: usize, local: LocalIdx) {
-        let edges = &self.relations[relation];
-        let place = local.index() - edges.first;
-        edges.in_edges[sample][place / NODES_PER_BATCH].prefetch(place % NODES_PER_BATCH);
+        let (lists, row) = self.relations[relation].lists(sample, local);
+        lists.prefetch(row);
     }
 
     /// Returns a node's first in-edges of a relation in rank order, at most `limit` of them.
@@ -318,9 +326,8 @@ impl Partition {
         limit: usize,
     ) -> InEdges<'_> {
         let edges = &self.relations[relation];
-        let place = local.index() - edges.first;
-        let lists = &edges.in_edges[sample][place / NODES_PER_BATCH];
-        lists.in_edges(place % NODES_PER_BATCH, limit, edges.edge_dim)
+        let (lists, row) = edges.lists(sample, local);
+        lists.in_edges(row, limit, edges.edge_dim)
     }
 
     /// Starts to read the in-edges of some nodes that a relation leads to, in one sample.
