@@ -4,14 +4,14 @@ use crate::InferError;
 use crate::exchange::Exchange;
 use crate::gather::gather_found;
 use crate::halo::Halo;
-use crate::hubs::{Hubs, ReadColumns, RelationUse, is_hub};
+use crate::hubs::{Hubs, ReadColumns, RelationUse};
+use crate::lists;
 use crate::local::own_nodes;
-use crate::locate::{locate, narrow};
+use crate::locate::locate;
 use crate::model::TrainedModel;
 use crate::node_columns::node_columns;
 use cluster::Cluster;
-use gnn::kernel::prefetch;
-use gnn::{Architecture, Block, Dense, Input, NodeColumns, RangeData};
+use gnn::{Architecture, Block, Input, NodeColumns};
 use graphtrainer::{NodeEmbeddings, convert, with_rows};
 use rayon::prelude::*;
 use schemas::{FeatureMeta, Features, Ids, LocalIdx, NodeIdx, Row};
@@ -60,9 +60,6 @@ impl BlockSize {
 /// Blocks whose rows fit one buffer of a GPU, if each in-edge reads another row.
 const BLOCKS_IN_BUFFER: usize = 8;
 
-/// Rows ahead at which the start of a list of in-edges is prefetched.
-const PLACES_AHEAD: usize = 16;
-
 /// A store with the node columns, hubs and rows that all blocks share.
 ///
 /// In one process every node has a row. Of several processes, each has rows of its own nodes and
@@ -89,10 +86,7 @@ impl Graph {
         let is_alone = store.cluster().num_processes() == 1;
         let own = (!is_alone).then(|| own_nodes(store));
         let relation = RelationUse {
-            columns: ReadColumns {
-                edge_dim: arch.edge_dim,
-                edge_weight: arch.edge_weight,
-            },
+            columns: ReadColumns::of(arch),
             limits: limits.clone(),
         };
         let mut hubs = Hubs::find(store, vec![relation], own.as_deref())?;
@@ -223,50 +217,20 @@ impl Graph {
         limit: usize,
         arch: &Architecture,
     ) -> Result<Block, InferError> {
-        // Looks up all lists before it reads them, and prefetches them, so that cache misses
-        // overlap.
-        let in_degrees = &self.columns.in_degree()[rows.clone()];
         let places: Vec<(&Partition, LocalIdx)> = self.places(rows.clone()).collect();
-        let look_up = |(at, &in_degree): (usize, &u32)| {
-            if let Some(&(partition, local)) = places.get(at + PLACES_AHEAD) {
-                partition.prefetch_in_edges(0, 0, local);
-            }
-            let (partition, local) = places[at];
-            let is_hub = is_hub(in_degree, limit);
-            let found = partition.in_edges(0, 0, local, if is_hub { 0 } else { limit });
-            prefetch(found.src, Some(&0), found.src.len());
-            found
+        let in_degrees = &self.columns.in_degree()[rows.clone()];
+        let lists = lists::look_up(&places, in_degrees, (0, limit));
+        let add_rows = |rows: &mut Vec<u32>, src: &[NodeIdx]| match &self.halo {
+            None => rows.extend_from_slice(NodeIdx::raw_slice(src)),
+            Some(halo) => rows.extend(src.iter().map(|&src| halo.local.row(src).raw())),
         };
-        let lists: Vec<InEdges<'_>> = in_degrees.iter().enumerate().map(look_up).collect();
-        let num_edges = lists.iter().map(|list| list.src.len()).sum();
-        let mut in_offset = Vec::with_capacity(lists.len() + 1);
-        let mut in_src = Vec::with_capacity(num_edges);
-        in_offset.push(0);
-        for list in &lists {
-            match &self.halo {
-                None => in_src.extend_from_slice(NodeIdx::raw_slice(list.src)),
-                Some(halo) => {
-                    let srcs = list.src.iter().map(|&src| halo.local.row(src).raw());
-                    in_src.extend(srcs);
-                }
-            }
-            in_offset.push(narrow(in_src.len()));
-        }
-        let checked = "checked against the store";
-        let weights = || lists.iter().flat_map(|list| list.weight.expect(checked));
-        let features = || lists.iter().flat_map(|list| list.feature.expect(checked));
-        let data = RangeData {
-            first: rows.start,
-            in_offset,
-            in_src,
-            edge_weight: arch.edge_weight.then(|| weights().copied().collect()),
-            edge_feature: arch.edge_dim.map(|cols| Dense {
-                rows: num_edges,
-                cols,
-                values: features().copied().collect(),
-            }),
-            sampling: self.sampling(),
-        };
+        let data = lists::join(
+            rows.start,
+            &lists,
+            ReadColumns::of(arch),
+            self.sampling(),
+            add_rows,
+        );
         Ok(Block::of_range(data, &self.columns)?)
     }
 

@@ -14,7 +14,7 @@ use crate::local::places;
 use crate::locate::{locate, narrow};
 use cluster::gather_processes;
 use gnn::kernel::{Csr, Float};
-use gnn::{Dense, SomeInEdges};
+use gnn::{Architecture, Dense, SomeInEdges};
 use rayon::prelude::*;
 use schemas::NodeIdx;
 use serde::{Deserialize, Serialize};
@@ -53,6 +53,16 @@ pub(crate) struct HubId {
 pub(crate) struct ReadColumns {
     pub(crate) edge_dim: Option<usize>,
     pub(crate) edge_weight: bool,
+}
+
+impl ReadColumns {
+    /// Returns the columns that a model of an untyped graph reads.
+    pub(crate) fn of(arch: &Architecture) -> Self {
+        Self {
+            edge_dim: arch.edge_dim,
+            edge_weight: arch.edge_weight,
+        }
+    }
 }
 
 /// How inference reads the in-edges of a relation.

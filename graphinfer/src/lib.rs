@@ -127,6 +127,7 @@ mod kept_rows;
 mod kept_versions;
 mod last_round;
 mod layer;
+mod lists;
 mod local;
 mod locate;
 mod memory;

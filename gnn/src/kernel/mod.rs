@@ -54,7 +54,7 @@ pub use mask::mix;
 pub use mask::{Mask, RowMask};
 pub(crate) use norm::count_of;
 pub use norm::{BatchNorm, LayerNorm, column_statistics};
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_values};
 pub use raw_gat::RawGat;
 #[cfg(feature = "gpu")]
 pub(crate) use relational::on_relational;

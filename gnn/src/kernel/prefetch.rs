@@ -11,16 +11,16 @@ pub fn prefetch<F>(x: &[F], row: Option<&u32>, width: usize) {
     let Some(&row) = row else { return };
     let start = row as usize * width;
     if let Some(values) = x.get(start..start + width) {
-        lines(values);
+        prefetch_values(values);
     }
 }
 
-/// Prefetches the first lines of a row.
+/// Prefetches the first cache lines of some values. Changes no result.
 #[inline(always)]
-fn lines<F>(values: &[F]) {
+pub fn prefetch_values<F>(values: &[F]) {
     /// Bytes of a cache line.
     const LINE: usize = 64;
-    /// Most lines of a row that are prefetched; the processor's own prefetcher loads the lines
+    /// Most lines that are prefetched; the processor's own prefetcher loads the lines
     /// after them.
     const LINES_MAX: usize = 8;
     let values_a_line = (LINE / size_of::<F>().max(1)).max(1);

@@ -7,13 +7,14 @@ use crate::InferError;
 use crate::exchange::Exchange;
 use crate::gather::gather_found;
 use crate::graph::{BlockSize, completed, cut_blocks};
-use crate::hubs::{Hubs, is_hub};
+use crate::hubs::{Hubs, ReadColumns};
+use crate::lists;
 use crate::local::own_nodes;
 use crate::locate::{locate, narrow};
 use crate::model::TypedTrained;
 use crate::node_columns::with_halo;
 use gnn::typed::{RelationRange, Schema, TypedArchitecture, TypedBlock};
-use gnn::{Dense, Input, NodeColumns, RangeData};
+use gnn::{Input, NodeColumns, RangeData};
 use graphtrainer::convert;
 use rayon::prelude::*;
 use schemas::{FeatureMeta, Features, Ids, LocalIdx, NodeIdx, Row};
@@ -238,14 +239,8 @@ impl<'a> TypedGraph<'a> {
         let first = self.rows[node_type].start;
         let in_type = rows.start - first..rows.end - first;
         let edges = self.schema.into_type(node_type).map(|relation| {
-            // Looks up all lists before it reads them, so that their cache misses overlap.
             let in_degrees = &self.columns[relation].in_degree()[in_type.clone()];
-            let list = |(&(partition, local), &in_degree): (&(&'a Partition, LocalIdx), &u32)| {
-                let is_hub = is_hub(in_degree, limits[relation]);
-                let limit = if is_hub { 0 } else { limits[relation] };
-                partition.in_edges(relation, 0, local, limit)
-            };
-            let lists: Vec<InEdges<'_>> = places.iter().zip(in_degrees).map(list).collect();
+            let lists = lists::look_up(&places, in_degrees, (relation, limits[relation]));
             RelationRange {
                 relation,
                 edges: self.range_data(relation, in_type.start, &lists),
@@ -261,38 +256,24 @@ impl<'a> TypedGraph<'a> {
     /// Joins the lists of a relation's in-edges of consecutive nodes.
     fn range_data(&self, relation: usize, first: usize, lists: &[InEdges<'_>]) -> RangeData {
         let read = &self.arch.relations[relation];
+        let columns = ReadColumns {
+            edge_dim: read.edge_dim,
+            edge_weight: read.edge_weight,
+        };
         let from = self.schema.relations[relation].from;
         let first_src = narrow(self.nodes[from].start);
-        let num_edges = lists.iter().map(|list| list.src.len()).sum();
-        let mut in_offset = Vec::with_capacity(lists.len() + 1);
-        let mut in_src = Vec::with_capacity(num_edges);
-        in_offset.push(0);
-        for list in lists {
-            let srcs = list.src.iter().map(|src| src.raw() - first_src);
+        let add_rows = |rows: &mut Vec<u32>, src: &[NodeIdx]| {
+            let srcs = src.iter().map(|src| src.raw() - first_src);
             match &self.halo {
-                None => in_src.extend(srcs),
+                None => rows.extend(srcs),
                 Some(halo) => {
                     let row = |src| halo.types[from].row(NodeIdx::from_raw(src)).raw();
-                    in_src.extend(srcs.map(row));
+                    rows.extend(srcs.map(row));
                 }
             }
-            in_offset.push(narrow(in_src.len()));
-        }
-        let checked = "checked against the store";
-        let weights = || lists.iter().flat_map(|list| list.weight.expect(checked));
-        let features = || lists.iter().flat_map(|list| list.feature.expect(checked));
-        RangeData {
-            first,
-            in_offset,
-            in_src,
-            edge_weight: read.edge_weight.then(|| weights().copied().collect()),
-            edge_feature: read.edge_dim.map(|cols| Dense {
-                rows: num_edges,
-                cols,
-                values: features().copied().collect(),
-            }),
-            sampling: convert::sampling(self.store.meta().sampling),
-        }
+        };
+        let sampling = convert::sampling(self.store.meta().sampling);
+        lists::join(first, lists, columns, sampling, add_rows)
     }
 
     /// Gathers the raw features of some own rows of a type and applies the type's transform;
