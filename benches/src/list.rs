@@ -111,6 +111,13 @@ impl Model {
     }
 }
 
+/// How inference keeps rows between layers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum RowFormat {
+    F32,
+    Bf16,
+}
+
 /// What our side does in a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
@@ -130,8 +137,9 @@ pub(crate) enum Work {
         /// Keys of `[train]` that are false.
         without: &'static [&'static str],
     },
-    /// Infers all nodes on all in-edges; the time of the layers.
-    Infer(Model),
+    /// Infers all nodes on all in-edges, with rows of a format between the layers; the time of the
+    /// layers.
+    Infer { model: Model, rows: RowFormat },
     /// Infers all nodes on their samples from the tables; the time of the job. Either by layers, or
     /// flattens the neighbourhood of each node and computes it alone.
     InferSamples { neighborhoods: bool },

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use crate::child::{Ended, Launch};
 use crate::figure;
-use crate::list::{Graph, Model, Ours, Work};
+use crate::list::{Graph, Model, Ours, RowFormat, Work};
 use crate::machine::cores;
 use crate::tables::{Format, Tables};
 
@@ -36,7 +36,7 @@ impl Program<'_> {
                 streamed: false,
                 ..
             } => hops,
-            Work::Infer(_) | Work::InferSamples { .. } => 2,
+            Work::Infer { .. } | Work::InferSamples { .. } => 2,
             _ => return Ok(()),
         };
         let features = self.features(graph, hops);
@@ -47,7 +47,7 @@ impl Program<'_> {
             self.make(graph, tables, [("flatten", flatten)])?;
         }
         let model = match work {
-            Work::Infer(model) => model,
+            Work::Infer { model, .. } => model,
             Work::InferSamples { .. } => Model::Sage,
             _ => return Ok(()),
         };
@@ -131,7 +131,7 @@ impl Program<'_> {
         }
         let tables = tables.context("the race has a graph")?;
         let job = self.job_of(graph, tables, ours.work, scratch)?;
-        let is_large = graph == Graph::L && matches!(ours.work, Work::Infer(_));
+        let is_large = graph == Graph::L && matches!(ours.work, Work::Infer { .. });
         if let Some(budget) = ours.memory_budget.or(is_large.then_some("1GiB")) {
             set_budget(&job, budget)?;
         }
@@ -187,12 +187,15 @@ impl Program<'_> {
                 train.insert("input".to_owned(), text(&self.features(graph, hops))?);
                 job(graph, tables, scratch, false, [("train", train)])
             }
-            Work::Infer(model) => {
+            Work::Infer { model, rows } => {
                 let mut infer = Table::new();
                 infer.insert("output".to_owned(), output("embeddings")?);
                 infer.insert("model".to_owned(), text(&self.model(graph, model))?);
                 infer.insert("sampling".to_owned(), "none".into());
                 infer.insert("prediction".to_owned(), false.into());
+                if rows == RowFormat::Bf16 {
+                    infer.insert("rows".to_owned(), "bf16".into());
+                }
                 if graph.is_typed() {
                     infer.insert("types".to_owned(), "all".into());
                 }
@@ -271,14 +274,14 @@ pub(crate) fn work_seconds(
         Work::Train { .. } => {
             figure::epoch_seconds(&manifest(&scratch.join("model"))?, graph.epochs().1)
         }
-        Work::Infer(model) if ours.processes == 0 => {
+        Work::Infer { model, .. } if ours.processes == 0 => {
             // Attention and typed graphs project in round 0; elsewhere it only moves features
             // between files, and peers hold these in memory.
             let first = usize::from(model != Model::Gat && !graph.is_typed());
             let workers = if ours.one_core { 1 } else { cores() };
             figure::layer_seconds(&manifest(&scratch.join("embeddings"))?, first, workers)
         }
-        Work::Flatten { .. } | Work::Job(_) | Work::Infer(_) | Work::InferSamples { .. } => {
+        Work::Flatten { .. } | Work::Job(_) | Work::Infer { .. } | Work::InferSamples { .. } => {
             Ok(job_seconds)
         }
     }

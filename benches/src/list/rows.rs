@@ -3,7 +3,7 @@
 use super::Figure::{Process, Work as OfWork};
 use super::Graph::{C, Debian, L, M, Mh, Ppi, S, T, Ts, Xl};
 use super::Model::{Gat, Gcn, Rgcn, Sage};
-use super::{Family, Graph, Model, Ours, Peer, Script, Work};
+use super::{Family, Graph, Model, Ours, Peer, RowFormat, Script, Work};
 
 /// All races, in the order in which they are run.
 #[rustfmt::skip]
@@ -14,9 +14,9 @@ pub(crate) const FAMILIES: &[Family] = &[
     family("flatten.memory", &[L], SIZES, Process, BUDGETS, &[]),
     family("processes.rows", &[S, M], THREADS, Process, &processes(ROWS_OF_TENTH), &[]),
     family("processes.shards", &[S, M], THREADS, Process, &processes(SHARDS_OF_ALL), &[]),
-    family("processes.infer-sage", &[S, M], THREADS, Process, &processes(Work::Infer(Sage)), &[]),
-    family("infer.sage", &[S, M, L], INFER, OfWork, &[ours(Work::Infer(Sage))], INFER_SAGE),
-    family("infer.gat", &[S, M, L], INFER, OfWork, &[ours(Work::Infer(Gat))], INFER_GAT),
+    family("processes.infer-sage", &[S, M], THREADS, Process, &processes(infer(Sage)), &[]),
+    family("infer.sage", &[S, M, L], INFER, OfWork, &row_formats(Sage), INFER_SAGE),
+    family("infer.gat", &[S, M, L], INFER, OfWork, &row_formats(Gat), INFER_GAT),
     family("epoch.gcn", &[S, M], EPOCHS, OfWork, &[ours(train(Gcn))], &batches("gcn")),
     family("epoch.gcn-dropout", &[S, M], EPOCHS, OfWork, &[ours(dropout(Gcn))], &batches_dropout("gcn")),
     family("epoch.sage", &[S, M], EPOCHS, OfWork, &[ours(train(Sage))], &batches("sage")),
@@ -37,7 +37,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     family("typed.flatten", &[Ts, T], TYPED_FLATTEN, Process, &[ours(ROWS_OF_LABELLED)], &[]),
     family("typed.epoch-sage", &[Ts, T], TYPED_EPOCHS, OfWork, &[ours(train(Sage))], &[]),
     family("typed.epoch-rgcn", &[Ts, T], TYPED_EPOCHS, OfWork, &[ours(train(Rgcn))], &[]),
-    family("typed.infer-sage", &[Ts, T], TYPED_INFER, OfWork, &[ours(Work::Infer(Sage))], &[]),
+    family("typed.infer-sage", &[Ts, T], TYPED_INFER, OfWork, &[ours(infer(Sage))], &[]),
     family("pruning.gcn-1", &[S, Ppi], PRUNING, OfWork, &pruned(Gcn, 1), &[]),
     family("pruning.gcn-2", &[S, Ppi], PRUNING, OfWork, &pruned(Gcn, 2), &[]),
     family("pruning.gcn-3", &[S, Ppi], PRUNING, OfWork, &pruned(Gcn, 3), &[]),
@@ -51,7 +51,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     family("scale.store", &[S, M, L, Xl], GROWTH, OfWork, &[in_1gib(Work::Store)], &[]),
     family("scale.flatten", &[S, M, L, Xl], GROWTH, Process, &[in_1gib(SHARDS_OF_TENTH)], &[]),
     family("scale.epoch", &[S, M, L, Xl], GROWTH, OfWork, &[in_1gib(train(Sage))], &[]),
-    family("scale.infer", &[S, M, L, Xl], GROWTH, OfWork, &[in_1gib(Work::Infer(Sage))], &[]),
+    family("scale.infer", &[S, M, L, Xl], GROWTH, OfWork, &[in_1gib(infer(Sage))], &[]),
     family("methods.sage", &[S, M], METHODS, Process, METHODS_OF_INFER, &[]),
     family("job.debian", &[Debian], DEBIAN, Process, &[ours(Work::Job("jobs/debian.toml"))], &[]),
 ];
@@ -171,6 +171,19 @@ const METHODS_OF_INFER: &[Ours] = &[
 const INFER_BY_LAYERS: Work = Work::InferSamples {
     neighborhoods: false,
 };
+
+const fn infer(model: Model) -> Work {
+    Work::Infer {
+        model,
+        rows: RowFormat::F32,
+    }
+}
+
+const fn row_formats(model: Model) -> [Ours; 2] {
+    let rows = RowFormat::Bf16;
+    let in_16_bits = labelled("rows in 16 bits", Work::Infer { model, rows });
+    [ours(infer(model)), in_16_bits]
+}
 
 const fn processes(work: Work) -> [Ours; 3] {
     let two = Ours {

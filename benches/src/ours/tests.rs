@@ -135,7 +135,42 @@ fn inference_reads_all_in_edges() {
         train = 0
         val = 1
     "#]];
-    check(Graph::L, Format::Peers, Work::Infer(Model::Sage), &expected);
+    let infer = |rows| Work::Infer {
+        model: Model::Sage,
+        rows,
+    };
+    check(Graph::L, Format::Peers, infer(RowFormat::F32), &expected);
+    let expected = expect![[r#"
+        name = "race"
+        seed = 7
+        work_dir = "scratch/work"
+
+        [infer]
+        model = "prepared/L/model-sage"
+        output = "scratch/embeddings"
+        prediction = false
+        rows = "bf16"
+        sampling = "none"
+
+        [input.edges]
+        dst = "dst"
+        path = "tables/edges.parquet"
+        src = "src"
+
+        [input.nodes]
+        features = ["features"]
+        id = "id"
+        label = "label"
+        num_classes = 16
+        path = "tables/nodes.parquet"
+        split = "split"
+
+        [input.nodes.split_values]
+        test = 2
+        train = 0
+        val = 1
+    "#]];
+    check(Graph::L, Format::Peers, infer(RowFormat::Bf16), &expected);
 }
 
 #[test]
