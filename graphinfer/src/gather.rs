@@ -1,9 +1,12 @@
-//! Exchanges lists between all processes.
+//! Exchanges lists between all processes, and finds nodes of all of them.
 
 use crate::InferError;
 use cluster::{Cluster, run_workers};
-use schemas::NodeIdx;
+use rayon::prelude::*;
+use schemas::{Ids, NodeIdx, Row};
 use serde::Serialize;
+use std::cmp::Ordering;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Number of items of a list that one message holds.
@@ -36,9 +39,44 @@ where
     Ok(by_process)
 }
 
+/// Finds the nodes with some ids among `own_rows`, which are in the order of ids, of all processes;
+/// `id` returns the id of a row, `node` its node. The nodes ascend, without duplicates. The inner error
+/// is the position of an id that no node has.
+pub(crate) fn find<'a>(
+    cluster: &Cluster,
+    ids: &Ids,
+    own_rows: Range<usize>,
+    id: impl Fn(Row) -> (&'a Ids, usize) + Sync,
+    node: impl Fn(Row) -> NodeIdx + Sync,
+) -> Result<Result<Vec<NodeIdx>, usize>, InferError> {
+    let find_one = |at: usize| {
+        let Range {
+            start: mut low,
+            end: mut high,
+        } = own_rows.clone();
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let (of_type, type_row) = id(Row::from_index(middle));
+            match of_type.cmp(type_row, ids, at) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return Some(node(Row::from_index(middle))),
+                Ordering::Greater => high = middle,
+            }
+        }
+        None
+    };
+    let own: Vec<Option<NodeIdx>> = (0..ids.len()).into_par_iter().map(find_one).collect();
+    let nodes = gather_found(cluster, own)?;
+    Ok(nodes.map(|mut found| {
+        found.sort_unstable();
+        found.dedup();
+        found
+    }))
+}
+
 /// Merges the nodes that each process found for the positions of one list. The inner error is the
 /// first position whose node no process has found.
-pub(crate) fn gather_found(
+fn gather_found(
     cluster: &Cluster,
     own: Vec<Option<NodeIdx>>,
 ) -> Result<Result<Vec<NodeIdx>, usize>, InferError> {

@@ -2,7 +2,7 @@
 
 use crate::InferError;
 use crate::exchange::Exchange;
-use crate::gather::gather_found;
+use crate::gather::find;
 use crate::halo::Halo;
 use crate::hubs::{Hubs, ReadColumns, RelationUse};
 use crate::lists;
@@ -13,7 +13,6 @@ use crate::node_columns::node_columns;
 use cluster::Cluster;
 use gnn::{Architecture, Block, Input, NodeColumns};
 use graphtrainer::{NodeEmbeddings, convert, with_rows};
-use rayon::prelude::*;
 use schemas::{FeatureMeta, Features, Ids, LocalIdx, NodeIdx, Row};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -327,32 +326,13 @@ impl Graph {
     /// Finds the nodes with some ids, ascending and without duplicates. The inner error is the
     /// position of an id that no node has.
     pub(crate) fn find(&self, ids: &Ids) -> Result<Result<Vec<NodeIdx>, usize>, InferError> {
-        let find = |row: usize| {
-            let compare = |own: Row| {
-                let (partition, local) = self.place(own);
-                let (of_type, type_row) = partition.id(local);
-                of_type.cmp(type_row, ids, row)
-            };
-            let (mut low, mut high) = (0, self.num_own());
-            while low < high {
-                let middle = low + (high - low) / 2;
-                match compare(Row::from_index(middle)) {
-                    std::cmp::Ordering::Less => low = middle + 1,
-                    std::cmp::Ordering::Equal => {
-                        return Some(self.node(Row::from_index(middle)));
-                    }
-                    std::cmp::Ordering::Greater => high = middle,
-                }
-            }
-            None
+        let id = |row| {
+            let (partition, local) = self.place(row);
+            partition.id(local)
         };
-        let own: Vec<Option<NodeIdx>> = (0..ids.len()).into_par_iter().map(find).collect();
-        let nodes = gather_found(self.cluster(), own)?;
-        Ok(nodes.map(|mut found| {
-            found.sort_unstable();
-            found.dedup();
-            found
-        }))
+        find(self.cluster(), ids, 0..self.num_own(), id, |row| {
+            self.node(row)
+        })
     }
 
     fn places(

@@ -5,7 +5,7 @@ use super::hubs::relation_uses;
 use super::reads::Read;
 use crate::InferError;
 use crate::exchange::Exchange;
-use crate::gather::gather_found;
+use crate::gather::find;
 use crate::graph::{BlockSize, completed, cut_blocks};
 use crate::hubs::{Hubs, ReadColumns};
 use crate::lists;
@@ -325,29 +325,14 @@ impl<'a> TypedGraph<'a> {
         node_type: usize,
         ids: &Ids,
     ) -> Result<Result<Vec<NodeIdx>, usize>, InferError> {
-        let find = |at: usize| {
-            let Range { start, end } = self.own_rows_of(node_type);
-            let (mut low, mut high) = (start, end);
-            while low < high {
-                let middle = low + (high - low) / 2;
-                let row = Row::from_index(middle);
-                let (partition, local) = self.place(node_type, row);
-                let (of_type, own) = partition.id(local);
-                match of_type.cmp(own, ids, at) {
-                    std::cmp::Ordering::Less => low = middle + 1,
-                    std::cmp::Ordering::Equal => return Some(self.node(node_type, row)),
-                    std::cmp::Ordering::Greater => high = middle,
-                }
-            }
-            None
+        let id = |row| {
+            let (partition, local) = self.place(node_type, row);
+            partition.id(local)
         };
-        let own: Vec<Option<NodeIdx>> = (0..ids.len()).into_par_iter().map(find).collect();
-        let nodes = gather_found(self.store.cluster(), own)?;
-        Ok(nodes.map(|mut found| {
-            found.sort_unstable();
-            found.dedup();
-            found
-        }))
+        let own_rows = self.own_rows_of(node_type);
+        find(self.store.cluster(), ids, own_rows, id, |row| {
+            self.node(node_type, row)
+        })
     }
 
     fn places(
