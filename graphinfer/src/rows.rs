@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use schemas::known;
 use schemas::xxh::hash_bytes;
 use serde::{Deserialize, Serialize};
+use std::cell::LazyCell;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
@@ -202,12 +203,17 @@ impl RowWriter {
 
     /// Finishes the file and returns its record; rows that were not written are zeros.
     pub(crate) fn finish(self) -> Result<RowRecord, InferError> {
+        let of_zeros = LazyCell::new(|| hash_bytes(&vec![0; PIECE_BYTES]));
         for index in 0..self.pieces.len() {
             let whole = PIECE_BYTES.min(self.num_bytes - index * PIECE_BYTES);
             let mut piece = self.pieces[index]
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            if piece.num_there < whole {
+            if piece.num_there == 0 && whole == PIECE_BYTES {
+                // The file has a hole there, which reads as zeros.
+                let sum = checksum_of_hash(index, *of_zeros);
+                self.checksum.fetch_add(sum, Ordering::Relaxed);
+            } else if piece.num_there < whole {
                 piece.bytes.resize(whole, 0);
                 self.write_piece(index, &piece.bytes)?;
                 piece.bytes = Vec::new();
@@ -288,6 +294,46 @@ fn sum_of(rows: &SharedRows) -> u64 {
 
 /// Returns a hash of a piece and its position.
 fn checksum(index: usize, bytes: &[u8]) -> u64 {
+    checksum_of_hash(index, hash_bytes(bytes))
+}
+
+/// As [`checksum`], given the hash of the bytes.
+fn checksum_of_hash(index: usize, hash: u64) -> u64 {
     // The factor is the increment of SplitMix64.
-    hash_bytes(bytes).wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    hash.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_were_not_written_are_zeros() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cols, num_pieces) = (8, 4);
+        let rows_a_piece = PIECE_BYTES / (4 * cols);
+        let num_rows = num_pieces * rows_a_piece - 1;
+        let path = dir.path().join("rows");
+        let writer = RowWriter::create(path.clone(), (num_rows, cols), RowFormat::F32).unwrap();
+        // Of the first piece one row, of the second one none, of the last one all.
+        writer.write(3, &[1.0; 8]).unwrap();
+        let last = 3 * rows_a_piece;
+        writer
+            .write(last, &vec![2.0; (num_rows - last) * cols])
+            .unwrap();
+        let record = writer.finish().unwrap();
+        let rows = record.map(dir.path()).unwrap();
+        assert!(record.is_intact(&rows));
+        assert!(record.is_as_written(&rows, &path).unwrap());
+        for (row, expected) in [
+            (0, 0.0),
+            (3, 1.0),
+            (4, 0.0),
+            (rows_a_piece, 0.0),
+            (last, 2.0),
+        ] {
+            let found = rows.slice(row..row + 1).to_dense().values;
+            assert_eq!(found, [expected; 8], "{row}");
+        }
+    }
 }
