@@ -4,7 +4,7 @@ use crate::InferError;
 use crate::exchange::Exchange;
 use crate::gather::find;
 use crate::halo::Halo;
-use crate::hubs::{Hubs, ReadColumns, RelationUse};
+use crate::hubs::{Hubs, ReadColumns, RelationUse, is_hub};
 use crate::lists;
 use crate::local::own_nodes;
 use crate::locate::locate;
@@ -198,6 +198,14 @@ impl Graph {
         degrees
             .map(|&degree| u64::from(degree).min(limit as u64))
             .sum()
+    }
+
+    /// Returns the number of in-edges that the blocks of some rows hold: at most `limit` of each row, and
+    /// none of hubs.
+    pub(crate) fn num_edges_in_blocks(&self, rows: Range<usize>, limit: usize) -> usize {
+        let degrees = self.columns.in_degree()[rows].iter();
+        let held = degrees.filter(|&&degree| !is_hub(degree, limit));
+        held.map(|&degree| (degree as usize).min(limit)).sum()
     }
 
     /// Cuts some rows into blocks of bounded size. The in-degrees, `limit` and the kind of device decide

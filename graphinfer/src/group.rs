@@ -16,6 +16,10 @@ use std::ops::Range;
 /// In-edges that are read for the first group, as a multiple of the rows that fit in memory.
 const EDGES_PER_ROW: usize = 4;
 
+/// Nodes of a group at most, as a multiple of the rows that fit in memory: those without in-edges have
+/// a place in it too.
+const ROWS_PER_ROW: usize = 4;
+
 /// Most of the memory of a group that its in-edges may take: a half.
 const EDGES_SHARE: usize = 2;
 
@@ -120,10 +124,11 @@ impl Groups {
     ) -> Result<Planned, InferError> {
         let blocks = &all[start..];
         let (graph, limit) = (rounds.graph, rounds.limit(input.layer));
-        let mut edges = 0;
+        let (mut edges, rows_fit) = (0, (self.bytes / self.row_bytes).max(1));
         let fits = |block: &&Range<usize>| {
-            edges += graph.num_in_edges((*block).clone(), limit);
-            edges <= self.edges_max as u64
+            edges += graph.num_edges_in_blocks((*block).clone(), limit);
+            let num_rows = block.end - blocks[0].start;
+            edges <= self.edges_max && num_rows <= rows_fit.saturating_mul(ROWS_PER_ROW)
         };
         let tried = blocks.iter().take_while(fits).count().max(1);
         let lists = Lists::read(rounds, &blocks[..tried], limit)?;
@@ -131,15 +136,14 @@ impl Groups {
         let reads_own = rounds.conv_on_processor(input.layer).aggregates_own();
         let (mut taken, mut num_edges, mut used) = (0, 0, 0);
         for block in &blocks[..tried] {
-            let in_edges = graph.num_in_edges(block.clone(), limit);
-            let others = usize::try_from(in_edges).unwrap_or(usize::MAX);
+            let in_edges = graph.num_edges_in_blocks(block.clone(), limit);
             // Own nodes have rows of zeros, if the conv reads none of theirs here.
             let own = if reads_own {
                 0
             } else {
                 block.start - blocks[0].start
             };
-            let rows = (set.len() + own).saturating_add(block.len().saturating_add(others));
+            let rows = (set.len() + own).saturating_add(block.len().saturating_add(in_edges));
             if taken > 0 && rows > self.rows_max {
                 break;
             }
@@ -150,14 +154,13 @@ impl Groups {
             srcs.for_each(|&src| set.insert(src));
             taken += 1;
             num_edges += in_edges;
-            let of_edges = usize::try_from(num_edges).unwrap_or(usize::MAX);
-            used = set.len() * self.row_bytes + of_edges.saturating_mul(self.edge_bytes);
+            used = set.len() * self.row_bytes + num_edges * self.edge_bytes;
             if used >= self.bytes {
                 break;
             }
         }
         // The next group takes about as much memory for an in-edge.
-        let for_all = u128::from(num_edges) * self.bytes as u128 / used.max(1) as u128;
+        let for_all = num_edges as u128 * self.bytes as u128 / used.max(1) as u128;
         let edges_fit = self.bytes / EDGES_SHARE / self.edge_bytes;
         let for_all = usize::try_from(for_all).unwrap_or(usize::MAX);
         self.edges_max = for_all.clamp(1, edges_fit.max(1));
