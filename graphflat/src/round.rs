@@ -5,7 +5,7 @@ use schemas::{
     Split,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use store::{Partition, ReadAhead, Store};
+use store::{EdgeReads, Partition, ReadAhead, Store};
 
 /// Nodes whose columns are appended together, few enough that their places stay in the cache.
 const PLACES_AT_ONCE: usize = 1 << 10;
@@ -147,7 +147,7 @@ pub(crate) fn answer_lists(ask: InEdgeAsk, store: &Store, stats: &mut RoundStats
     let mut ahead = ReadAhead::new(store, &locals);
     for local in locals {
         if let Some(next) = ahead.before(local) {
-            partition.will_need_in_edges(ask.relation, ask.sample, next);
+            partition.will_need_in_edges(ask.relation, ask.sample, next, EdgeReads::ALL);
         }
         let in_edges = partition.in_edges(ask.relation, ask.sample, local, ask.limit);
         lists

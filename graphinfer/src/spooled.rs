@@ -19,7 +19,7 @@ use schemas::{LocalIdx, NodeIdx, Row};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use store::Partition;
+use store::{EdgeReads, Partition};
 
 /// Most bytes of a bucket of in-edges, and their share of the memory of copies.
 const EDGE_BUCKET_BYTES: usize = 2 << 20;
@@ -152,9 +152,13 @@ impl Spooled {
     ) -> Result<(), InferError> {
         let in_degrees = graph.columns().in_degree();
         let checked = "checked against the store";
+        let reads = EdgeReads {
+            weight: self.has_weight,
+            feature: self.edge_dim > 0,
+        };
         graph.for_each_in_order(
             (node_bytes, |partition, locals| {
-                partition.will_need_in_edges(0, 0, locals);
+                partition.will_need_in_edges(0, 0, locals, reads);
             }),
             |partition, local, row| {
                 let Some(limit) = largest_limit(limits, in_degrees[row.index()]) else {

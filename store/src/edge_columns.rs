@@ -46,6 +46,23 @@ pub(crate) struct EdgeLists {
     feature: Option<ScalarBuffer<f32>>,
 }
 
+/// Which columns of in-edges are read besides the sources.
+#[derive(Clone, Copy, Debug)]
+pub struct EdgeReads {
+    /// Weights, where the input has them.
+    pub weight: bool,
+    /// Features, where the input has them.
+    pub feature: bool,
+}
+
+impl EdgeReads {
+    /// All columns.
+    pub const ALL: Self = Self {
+        weight: true,
+        feature: true,
+    };
+}
+
 /// The ranked in-edges that the store keeps of one node.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InEdges<'a> {
@@ -72,8 +89,8 @@ impl EdgeLists {
         })
     }
 
-    /// Starts to read the in-edges of some nodes.
-    pub(crate) fn will_need(&self, nodes: Range<usize>, dim: usize) {
+    /// Starts to read the in-edges of some nodes, with weights and features if `reads` has them.
+    pub(crate) fn will_need(&self, nodes: Range<usize>, dim: usize, reads: EdgeReads) {
         let (first, last) = (
             bounds(&self.offset, nodes.start),
             bounds(&self.offset, nodes.end - 1),
@@ -81,10 +98,10 @@ impl EdgeLists {
         let edges = first.start..last.end;
         will_need(bytemuck::cast_slice(&self.offset[nodes]));
         will_need(bytemuck::cast_slice(&self.src[edges.clone()]));
-        if let Some(weight) = &self.weight {
+        if let Some(weight) = self.weight.as_ref().filter(|_| reads.weight) {
             will_need(bytemuck::cast_slice(&weight[edges.clone()]));
         }
-        if let Some(feature) = &self.feature {
+        if let Some(feature) = self.feature.as_ref().filter(|_| reads.feature) {
             will_need(bytemuck::cast_slice(
                 &feature[edges.start * dim..edges.end * dim],
             ));

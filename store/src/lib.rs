@@ -106,7 +106,7 @@ mod units;
 mod walks;
 mod whole;
 
-pub use edge_columns::InEdges;
+pub use edge_columns::{EdgeReads, InEdges};
 pub use ends::{End, FindNodes};
 pub use error::{StoreCause, StoreError};
 pub use map::{MappedFile, map_bytes, will_need};

@@ -1,7 +1,7 @@
 //! One worker's part of the graph, in mapped files.
 
 use crate::arrow_file::{NODES_PER_BATCH, map_batches, open_batches};
-use crate::edge_columns::{DegreeColumns, EdgeLists, InEdges};
+use crate::edge_columns::{DegreeColumns, EdgeLists, EdgeReads, InEdges};
 use crate::error::StoreCause;
 use crate::map::MappedFile;
 use crate::meta::StoreFiles;
@@ -331,10 +331,16 @@ impl Partition {
     }
 
     /// Starts to read the in-edges of some nodes that a relation leads to, in one sample.
-    pub fn will_need_in_edges(&self, relation: usize, sample: usize, locals: Range<LocalIdx>) {
+    pub fn will_need_in_edges(
+        &self,
+        relation: usize,
+        sample: usize,
+        locals: Range<LocalIdx>,
+        reads: EdgeReads,
+    ) {
         let edges = &self.relations[relation];
         for (batch, rows) in batches(edges.first, locals) {
-            edges.in_edges[sample][batch].will_need(rows, edges.edge_dim);
+            edges.in_edges[sample][batch].will_need(rows, edges.edge_dim, reads);
         }
     }
 
