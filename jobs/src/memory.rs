@@ -2,7 +2,7 @@
 
 use crate::error::JobError;
 use bytesize::ByteSize;
-use libmimalloc_sys::{mi_option_set, mi_option_t};
+use libmimalloc_sys::{mi_collect, mi_option_set, mi_option_t};
 use sysinfo::System;
 
 /// Memory budget if the system does not report its memory.
@@ -59,11 +59,15 @@ pub(crate) fn workers_max(cores: usize, budget: ByteSize) -> usize {
     by_budget.min(by_cores).max(1)
 }
 
-/// `mi_option_purge_delay`: milliseconds until free memory goes back to the system; -1: never.
+/// `mi_option_purge_delay`: milliseconds until free memory goes back to the system.
 const PURGE_DELAY: mi_option_t = 15;
 
-/// Least budget with which free memory is kept.
+/// Least budget with which free memory is kept until a stage ends.
 const AMPLE: ByteSize = ByteSize::gib(1);
+
+/// Longer than a stage takes. Memory that is freed with a negative delay, never to be returned, is not
+/// returned by [`return_free_memory`] either.
+const LATE: std::ffi::c_long = i32::MAX as std::ffi::c_long;
 
 /// Milliseconds until free memory is returned, with a smaller budget.
 const SOON: std::ffi::c_long = 10;
@@ -71,8 +75,8 @@ const SOON: std::ffi::c_long = 10;
 /// Milliseconds until free memory is returned in a job that writes a version and does not train.
 const SOON_IN_VERSIONS: std::ffi::c_long = 100;
 
-/// Makes the allocator keep free memory if the budget is ample, and return it soon if it is not, or
-/// if the job writes a version and does not train.
+/// Makes the allocator keep free memory until [`return_free_memory`] if the budget is ample, and
+/// return it soon if it is not, or if the job writes a version and does not train.
 ///
 /// Memory that is returned and requested again is cleared by the system: a flatten spent a tenth of
 /// its time there. But what was freed in the allocator's default delay of a second comes on top of
@@ -86,7 +90,7 @@ pub(crate) fn plan_free_memory(budget: ByteSize, only_writes_version: bool) {
     } else if only_writes_version {
         SOON_IN_VERSIONS
     } else {
-        -1
+        LATE
     };
     #[expect(
         unsafe_code,
@@ -96,6 +100,18 @@ pub(crate) fn plan_free_memory(budget: ByteSize, only_writes_version: bool) {
     // sets no option.
     unsafe {
         mi_option_set(PURGE_DELAY, delay);
+    }
+}
+
+/// Returns free memory to the system after a store is built, and after a stage.
+///
+/// What follows fills the page cache. A virtual machine takes longer to write files with memory that its
+/// host first has to give (`docs/benchmarks/inference_memory.md`).
+pub(crate) fn return_free_memory() {
+    #[expect(unsafe_code, reason = "the allocator's own call")]
+    // SAFETY: the call takes no pointer; all threads may use the allocator meanwhile.
+    unsafe {
+        mi_collect(true);
     }
 }
 

@@ -21,7 +21,7 @@ use crate::ending;
 use crate::error::JobError;
 use crate::job::{CHECKSUMS, Job, Overrides};
 use crate::leftovers::remove_unused;
-use crate::memory::plan_free_memory;
+use crate::memory::{plan_free_memory, return_free_memory};
 use crate::preflight::{pair_splits, preflight};
 use crate::processes::Processes;
 use crate::report::{Done, report};
@@ -132,6 +132,7 @@ fn run_stages(job: &Job, processes: &Processes, console: &Console) -> anyhow::Re
     for &stage in &job.selected {
         let record = run_stage(job, stage, (&mut stores, &reach), &progress)
             .with_context(|| format!("stage {}", stage.name()))?;
+        return_free_memory();
         processes.note_done(stage);
         done.push(record);
     }

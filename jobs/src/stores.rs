@@ -14,7 +14,7 @@ use store::{HUB_THRESHOLD, Store, StoreMeta, StorePlan};
 use crate::cli::Stage;
 use crate::error::JobError;
 use crate::job::{Job, STORE};
-use crate::memory::page_cache;
+use crate::memory::{page_cache, return_free_memory};
 
 /// Requirements of a stage on its store.
 #[derive(Clone, Debug, PartialEq)]
@@ -242,6 +242,7 @@ impl<'a> Stores<'a> {
             }
             None => store::open_or_build_on(self.cluster, &plan, progress)?,
         };
+        return_free_memory();
         let store = match is_of_version {
             true => store::open_whole(&store, &plan.dir)?,
             false => store,
