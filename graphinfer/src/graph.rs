@@ -227,9 +227,9 @@ impl Graph {
         let places: Vec<(&Partition, LocalIdx)> = self.places(rows.clone()).collect();
         let in_degrees = &self.columns.in_degree()[rows.clone()];
         let lists = lists::look_up(&places, in_degrees, (0, limit));
-        let add_rows = |rows: &mut Vec<u32>, src: &[NodeIdx]| match &self.halo {
-            None => rows.extend_from_slice(NodeIdx::raw_slice(src)),
-            Some(halo) => rows.extend(src.iter().map(|&src| halo.local.row(src).raw())),
+        let add_rows = |to: &mut Vec<u32>, srcs: &[NodeIdx]| match &self.halo {
+            None => to.extend_from_slice(NodeIdx::raw_slice(srcs)),
+            Some(halo) => to.extend(srcs.iter().map(|&src| halo.local.row(src).raw())),
         };
         let data = lists::join(
             rows.start,

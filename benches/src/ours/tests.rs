@@ -140,7 +140,7 @@ fn inference_reads_all_in_edges() {
         rows,
     };
     check(Graph::L, Format::Peers, infer(RowFormat::F32), &expected);
-    let expected = expect![[r#"
+    let in_16_bits = expect![[r#"
         name = "race"
         seed = 7
         work_dir = "scratch/work"
@@ -170,7 +170,7 @@ fn inference_reads_all_in_edges() {
         train = 0
         val = 1
     "#]];
-    check(Graph::L, Format::Peers, infer(RowFormat::Bf16), &expected);
+    check(Graph::L, Format::Peers, infer(RowFormat::Bf16), &in_16_bits);
 }
 
 #[test]

@@ -262,13 +262,13 @@ impl<'a> TypedGraph<'a> {
         };
         let from = self.schema.relations[relation].from;
         let first_src = narrow(self.nodes[from].start);
-        let add_rows = |rows: &mut Vec<u32>, src: &[NodeIdx]| {
-            let srcs = src.iter().map(|src| src.raw() - first_src);
+        let add_rows = |to: &mut Vec<u32>, list: &[NodeIdx]| {
+            let srcs = list.iter().map(|src| src.raw() - first_src);
             match &self.halo {
-                None => rows.extend(srcs),
+                None => to.extend(srcs),
                 Some(halo) => {
                     let row = |src| halo.types[from].row(NodeIdx::from_raw(src)).raw();
-                    rows.extend(srcs.map(row));
+                    to.extend(srcs.map(row));
                 }
             }
         };
