@@ -89,6 +89,11 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
     ("docs/benchmarks/inference.md#Compute", 1, Raced),
     ("docs/benchmarks/inference.md#Whole process", 1, Raced),
     (
+        "docs/benchmarks/inference_memory.md#Free memory between stages",
+        1,
+        Not("a comparison with an earlier version"),
+    ),
+    (
         "docs/benchmarks/inference_memory.md#Memory of the features",
         1,
         Not("a comparison with an earlier version"),

@@ -1,4 +1,4 @@
-//! The map: reads the input once and writes one partition a worker.
+//! The map: reads the input and writes one partition a worker.
 
 use crate::arrow_file;
 use crate::edges::{EdgeRules, place_edges};

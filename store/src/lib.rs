@@ -1,7 +1,7 @@
 //! The graph on disk, as flatten, streamed training and inference read it: nodes and ranked in-edges,
 //! one memory-mapped partition a worker.
 //!
-//! [`open_or_build`] reads the input tables once into a [`Store`], or opens an existing store. A
+//! [`open_or_build`] reads the input tables into a [`Store`], or opens an existing store. A
 //! node is a [`schemas::NodeIdx`], its position in the order of (type, id); [`Placement`] gives the
 //! worker that owns it. In-edges are kept for each relation.
 //!
