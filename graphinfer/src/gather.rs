@@ -40,8 +40,8 @@ where
 }
 
 /// Finds the nodes with some ids among `own_rows`, which are in the order of ids, of all processes;
-/// `id` returns the id of a row, `node` its node. The nodes ascend, without duplicates. The inner error
-/// is the position of an id that no node has.
+/// `id` returns the id of a row, `node` its node. The nodes ascend, without duplicates. The inner
+/// error is the position of an id that no node has.
 pub(crate) fn find<'a>(
     cluster: &Cluster,
     ids: &Ids,

@@ -200,8 +200,8 @@ impl Graph {
             .sum()
     }
 
-    /// Returns the number of in-edges that the blocks of some rows hold: at most `limit` of each row, and
-    /// none of hubs.
+    /// Returns the number of in-edges that the blocks of some rows hold: at most `limit` of each
+    /// row, and none of hubs.
     pub(crate) fn num_edges_in_blocks(&self, rows: Range<usize>, limit: usize) -> usize {
         let degrees = self.columns.in_degree()[rows].iter();
         let held = degrees.filter(|&&degree| !is_hub(degree, limit));

@@ -16,10 +16,6 @@ use std::ops::Range;
 /// In-edges that are read for the first group, as a multiple of the rows that fit in memory.
 const EDGES_PER_ROW: usize = 4;
 
-/// Nodes of a group at most, as a multiple of the rows that fit in memory: those without in-edges have
-/// a place in it too.
-const ROWS_PER_ROW: usize = 4;
-
 /// Most of the memory of a group that its in-edges may take: a half.
 const EDGES_SHARE: usize = 2;
 
@@ -128,7 +124,8 @@ impl Groups {
         let fits = |block: &&Range<usize>| {
             edges += graph.num_edges_in_blocks((*block).clone(), limit);
             let num_rows = block.end - blocks[0].start;
-            edges <= self.edges_max && num_rows <= rows_fit.saturating_mul(ROWS_PER_ROW)
+            // Nodes without in-edges have a place too.
+            edges <= self.edges_max && num_rows <= rows_fit
         };
         let tried = blocks.iter().take_while(fits).count().max(1);
         let lists = Lists::read(rounds, &blocks[..tried], limit)?;

@@ -34,8 +34,8 @@ pub(crate) struct Rounds<'a> {
     pub(crate) embedding_layer: usize,
     /// Whether the rows of all layers but the last are kept for the next version.
     pub(crate) keeps_rows: bool,
-    /// How the rows that blocks read are copied group by group. None if the page cache, and a buffer
-    /// of a GPU, hold the rows, and with several processes or sparse features.
+    /// How the rows that blocks read are copied group by group. None if the page cache, and a
+    /// buffer of a GPU, hold the rows, and with several processes or sparse features.
     pub(crate) gathering: Option<&'a Gathering>,
 }
 

@@ -306,6 +306,7 @@ fn checksum_of_hash(index: usize, hash: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt as _;
 
     #[test]
     fn rows_that_were_not_written_are_zeros() {
@@ -315,13 +316,15 @@ mod tests {
         let num_rows = num_pieces * rows_a_piece - 1;
         let path = dir.path().join("rows");
         let writer = RowWriter::create(path.clone(), (num_rows, cols), RowFormat::F32).unwrap();
-        // Of the first piece one row, of the second one none, of the last one all.
+        // Of the first piece one row, of the next two none, of the last one all.
         writer.write(3, &[1.0; 8]).unwrap();
         let last = 3 * rows_a_piece;
         writer
             .write(last, &vec![2.0; (num_rows - last) * cols])
             .unwrap();
         let record = writer.finish().unwrap();
+        let on_disk = 512 * std::fs::metadata(&path).unwrap().blocks();
+        assert!(on_disk < 3 * PIECE_BYTES as u64, "two pieces are holes");
         let rows = record.map(dir.path()).unwrap();
         assert!(record.is_intact(&rows));
         assert!(record.is_as_written(&rows, &path).unwrap());

@@ -65,8 +65,7 @@ const PURGE_DELAY: mi_option_t = 15;
 /// Least budget with which free memory is kept until a stage ends.
 const AMPLE: ByteSize = ByteSize::gib(1);
 
-/// Longer than a stage takes. Memory that is freed with a negative delay, never to be returned, is not
-/// returned by [`return_free_memory`] either.
+/// Longer than a stage takes. With a negative delay, [`return_free_memory`] would return nothing.
 const LATE: std::ffi::c_long = i32::MAX as std::ffi::c_long;
 
 /// Milliseconds until free memory is returned, with a smaller budget.
@@ -101,12 +100,14 @@ pub(crate) fn plan_free_memory(budget: ByteSize, only_writes_version: bool) {
     unsafe {
         mi_option_set(PURGE_DELAY, delay);
     }
+    // Memory that was freed before has the default delay, and would take later one with it.
+    return_free_memory();
 }
 
 /// Returns free memory to the system after a store is built, and after a stage.
 ///
-/// What follows fills the page cache. A virtual machine takes longer to write files with memory that its
-/// host first has to give (`docs/benchmarks/inference_memory.md`).
+/// What follows fills the page cache. A virtual machine takes longer to write files with memory
+/// that its host first has to give (`docs/benchmarks/inference_memory.md`).
 pub(crate) fn return_free_memory() {
     #[expect(unsafe_code, reason = "the allocator's own call")]
     // SAFETY: the call takes no pointer; all threads may use the allocator meanwhile.

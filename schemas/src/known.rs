@@ -79,10 +79,7 @@ pub fn save() -> Result<()> {
     if !known.has_hashed && known.used.iter().all(is_read) {
         return Ok(());
     }
-    // Another run in the same directory may end at the same moment.
-    let temporary = known
-        .path
-        .with_extension(format!("{}.tmp", std::process::id()));
+    let temporary = known.path.with_extension("tmp");
     let text = serde_json::to_vec_pretty(&known.used).expect("it holds text only");
     let above = known.path.parent().unwrap_or(Path::new(""));
     fs::create_dir_all(above).map_err(SchemaError::io("create", above))?;

@@ -34,7 +34,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// In-edges that a store of the lists `sample` keeps of each node.
 const SAMPLE_KEEP: usize = 10;
 
-/// `mi_option_purge_delay`: milliseconds until the allocator returns free memory; -1: never.
+/// `mi_option_purge_delay`: milliseconds until the allocator returns free memory.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 
 /// Least budget in MiB with which the program keeps free memory.
@@ -104,7 +104,7 @@ fn keep_free_memory(is_ample: bool) {
     )]
     // SAFETY: the number is one of mimalloc's options, and there is no other thread yet.
     unsafe {
-        libmimalloc_sys::mi_option_set(PURGE_DELAY, if is_ample { -1 } else { 10 });
+        libmimalloc_sys::mi_option_set(PURGE_DELAY, if is_ample { i32::MAX.into() } else { 10 });
     }
 }
 
