@@ -14,6 +14,7 @@ use crate::local::places;
 use crate::locate::{locate, narrow};
 use cluster::gather_processes;
 use gnn::kernel::{Csr, Float};
+use gnn::typed::RelationInput;
 use gnn::{Architecture, Dense, SomeInEdges};
 use rayon::prelude::*;
 use schemas::NodeIdx;
@@ -61,6 +62,14 @@ impl ReadColumns {
         Self {
             edge_dim: arch.edge_dim,
             edge_weight: arch.edge_weight,
+        }
+    }
+
+    /// Returns the columns that a typed model reads of a relation.
+    pub(crate) fn of_relation(relation: &RelationInput) -> Self {
+        Self {
+            edge_dim: relation.edge_dim,
+            edge_weight: relation.edge_weight,
         }
     }
 }

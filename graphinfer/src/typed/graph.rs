@@ -255,11 +255,7 @@ impl<'a> TypedGraph<'a> {
 
     /// Joins the lists of a relation's in-edges of consecutive nodes.
     fn range_data(&self, relation: usize, first: usize, lists: &[InEdges<'_>]) -> RangeData {
-        let read = &self.arch.relations[relation];
-        let columns = ReadColumns {
-            edge_dim: read.edge_dim,
-            edge_weight: read.edge_weight,
-        };
+        let columns = ReadColumns::of_relation(&self.arch.relations[relation]);
         let from = self.schema.relations[relation].from;
         let first_src = narrow(self.nodes[from].start);
         let add_rows = |to: &mut Vec<u32>, list: &[NodeIdx]| {

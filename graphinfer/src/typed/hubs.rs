@@ -47,10 +47,7 @@ pub(super) fn relation_uses(
     }
     let relations = arch.relations.iter().enumerate();
     let of_relation = relations.map(|(at, of)| RelationUse {
-        columns: ReadColumns {
-            edge_dim: of.edge_dim,
-            edge_weight: of.edge_weight,
-        },
+        columns: ReadColumns::of_relation(of),
         limits: limits.remove(&at).unwrap_or_default(),
     });
     of_relation.collect()
