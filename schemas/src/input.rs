@@ -29,6 +29,7 @@ mod tests;
 mod type_words;
 mod versioned;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use arrow::error::ArrowError;
@@ -57,7 +58,8 @@ type NamedFile = (PathBuf, String);
 /// Greatest number of rows for which memory is reserved before they are read.
 const RESERVED_ROWS_MAX: usize = 1 << 22;
 
-/// A row group of a Parquet file or a whole CSV file, which one worker reads at a time.
+/// Rows that one worker reads at a time: a row group of a Parquet file or a part of one, or a whole
+/// CSV file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
     /// Position of the file among the table's files, which are sorted by path.
@@ -68,6 +70,11 @@ pub struct Unit {
     pub first_row: u64,
     /// Its number of rows.
     pub num_rows: usize,
+    /// Number of rows of the row group before the first row.
+    skipped_rows: usize,
+    /// Whether some of its rows can be read without reading all of them: those of a local Parquet
+    /// file.
+    is_divisible: bool,
 }
 
 /// File and first row of a batch, for its errors.
@@ -113,6 +120,29 @@ impl Unit {
     /// limit memory grows with the rows that are read.
     pub fn num_rows_reserved(&self) -> usize {
         self.num_rows.min(RESERVED_ROWS_MAX)
+    }
+
+    /// Returns whether some of its rows can be read without reading all of them. A row group of a
+    /// store is fetched as a whole.
+    pub fn is_divisible(&self) -> bool {
+        self.is_divisible
+    }
+
+    /// Returns the unit of some of its rows, which are counted from its first row.
+    ///
+    /// # Panics
+    ///
+    /// If it has no such rows, or is not divisible and these are not all its rows.
+    pub fn part(&self, rows: Range<usize>) -> Self {
+        let is_all = rows == (0..self.num_rows);
+        assert!(rows.start <= rows.end && rows.end <= self.num_rows);
+        assert!(is_all || self.is_divisible);
+        Self {
+            first_row: self.first_row + rows.start as u64,
+            num_rows: rows.len(),
+            skipped_rows: self.skipped_rows + rows.start,
+            ..*self
+        }
     }
 }
 

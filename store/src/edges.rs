@@ -343,13 +343,12 @@ fn edge_rows<'a>(
     work: OwnUnits,
 ) -> impl Iterator<Item = Result<Vec<EdgeRows>, StoreError>> + use<'a> {
     type Rows<'a> = Box<dyn Iterator<Item = Result<Vec<EdgeRows>, StoreError>> + 'a>;
-    work.of(source.units())
-        .flat_map(|unit: &'a Unit| -> Rows<'a> {
-            match source.batches(unit) {
-                Ok(batches) => Box::new(batches.map(|item| Ok(item?))),
-                Err(e) => Box::new(std::iter::once(Err(e.into()))),
-            }
-        })
+    work.of(source.units()).flat_map(|unit: Unit| -> Rows<'a> {
+        match source.batches(&unit) {
+            Ok(batches) => Box::new(batches.map(|item| Ok(item?))),
+            Err(e) => Box::new(std::iter::once(Err(e.into()))),
+        }
+    })
 }
 
 /// Ranks this worker's share of each re-indexed node's in-edges, and cuts it to the number that

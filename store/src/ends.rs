@@ -281,7 +281,7 @@ fn gather_distinct(
             continue;
         }
         for unit in work.of(source.units()) {
-            for batch in source.end_batches(unit)? {
+            for batch in source.end_batches(&unit)? {
                 for (rows, &(src, dst)) in batch?.iter().zip(&ends) {
                     for (ids, type_idx) in [(&rows.dst, dst), (&rows.src, src)] {
                         if let Some(table) = &mut tables[type_idx] {
@@ -312,7 +312,7 @@ fn gather_of_pairs(
         return Ok(());
     }
     for unit in work.of(pairs.units()) {
-        for batch in pairs.batches(unit)? {
+        for batch in pairs.batches(&unit)? {
             let rows = batch?;
             let negatives = rows.negatives.as_ref().map(|(_, ids)| (ids, pairs.to()));
             let ends = [(&rows.ends.src, pairs.from()), (&rows.ends.dst, pairs.to())];

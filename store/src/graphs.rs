@@ -104,7 +104,7 @@ fn own_members(
     let (mut nodes, mut graphs) = (End::default(), End::default());
     let (mut members, mut unknown) = (Vec::new(), None);
     for unit in work.of(table.units()) {
-        for batch in table.end_batches(unit)? {
+        for batch in table.end_batches(&unit)? {
             let rows = batch?;
             ends.look_up(relation.from, &rows.src, &mut nodes);
             ends.look_up(relation.to, &rows.dst, &mut graphs);
@@ -136,7 +136,7 @@ fn own_empty(
     known.for_each(|&graph| has_nodes[at(graph)] = true);
     for (unit, of_unit) in work.of(table.units()).zip(numbers) {
         if let Some(row) = of_unit.iter().position(|&graph| !has_nodes[at(graph)]) {
-            let keys = table.read_keys(unit)?;
+            let keys = table.read_keys(&unit)?;
             return Ok(Some((keys.rows.row(row), keys.ids.display(row))));
         }
     }

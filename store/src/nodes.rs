@@ -162,7 +162,7 @@ fn node_rows<'a>(
             return Ok::<_, StoreError>(None);
         };
         let numbers = places.numbers.iter().map(|of| &of[at][..]);
-        let reader = places.source.reader(next_unit, &described)?;
+        let reader = places.source.reader(&next_unit, &described)?;
         unit = Some((reader, numbers.collect()));
     };
     let batches = std::iter::from_fn(move || next().transpose());

@@ -275,7 +275,7 @@ pub(crate) fn read_keys(source: &NodeSource, work: OwnUnits) -> Result<Vec<MyRow
     for unit in work.of(source.units()) {
         let plans = source.types().iter().map(|(_, plan)| plan);
         let of_types = types.iter_mut().zip(plans);
-        for ((mine, plan), keys) in of_types.zip(source.read_keys(unit)?) {
+        for ((mine, plan), keys) in of_types.zip(source.read_keys(&unit)?) {
             mine.ids.extend_from(&keys.ids, 0..keys.ids.len());
             mine.rows.push(keys.rows);
             mine.class_names.extend(keys.class_names);

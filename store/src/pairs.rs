@@ -215,7 +215,7 @@ fn outgoing<'a>(
     let mut reader = PairReader::new(plan, ends, unknown);
     let batches = work.of(plan.units()).flat_map(
         |unit| -> Box<dyn Iterator<Item = Result<PairRows, StoreError>>> {
-            match plan.batches(unit) {
+            match plan.batches(&unit) {
                 Ok(batches) => Box::new(batches.map(|item| Ok(item?))),
                 Err(e) => Box::new(std::iter::once(Err(e.into()))),
             }

@@ -364,7 +364,10 @@ impl EdgesPlan {
     ///
     /// If a file cannot be opened. An item that is an error names file, column and row of the first
     /// value that is not allowed.
-    pub fn batches(&self, unit: &Unit) -> Result<impl Iterator<Item = Result<EdgeRows>> + '_> {
+    pub fn batches<'a>(
+        &'a self,
+        unit: &Unit,
+    ) -> Result<impl Iterator<Item = Result<EdgeRows>> + use<'a>> {
         let batches = self.table.batches(unit, &self.columns(), self.width())?;
         Ok(batches.map(|item| item.and_then(|read| self.rows(&read))))
     }
@@ -374,7 +377,10 @@ impl EdgesPlan {
     /// # Errors
     ///
     /// As [`EdgesPlan::batches`].
-    pub fn end_batches(&self, unit: &Unit) -> Result<impl Iterator<Item = Result<EdgeRows>> + '_> {
+    pub fn end_batches<'a>(
+        &'a self,
+        unit: &Unit,
+    ) -> Result<impl Iterator<Item = Result<EdgeRows>> + use<'a>> {
         let batches = self.table.batches(unit, &self.end_columns(), 1)?;
         Ok(batches.map(|item| item.and_then(|read| self.ends(&read))))
     }

@@ -7,7 +7,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use parquet::arrow::ProjectionMask;
 
-use super::{hints, unreadable};
+use super::{Unit, hints, unreadable};
 use crate::config::ColumnKind;
 use crate::error::Result;
 use crate::storage::{CsvInput, ParquetInput, Version, is_csv};
@@ -98,10 +98,15 @@ impl FileInput {
         rows.collect()
     }
 
+    /// Returns whether a part of a row group can be read alone.
+    pub(super) fn is_divisible(&self) -> bool {
+        matches!(self, Self::Parquet(file) if file.is_local())
+    }
+
     /// Decodes some columns of a unit.
     pub(super) fn batches(
         &self,
-        unit: usize,
+        unit: &Unit,
         columns: &[&str],
         batch_rows: usize,
     ) -> Result<Batches<'_>> {
@@ -110,7 +115,8 @@ impl FileInput {
         Ok(match self {
             Self::Parquet(file) => {
                 let mask = ProjectionMask::roots(file.metadata.parquet_schema(), roots);
-                Box::new(file.batches(vec![unit], mask, batch_rows)?)
+                let rows = unit.skipped_rows..unit.skipped_rows + unit.num_rows;
+                Box::new(file.batches_of_rows(unit.row_group, rows, mask, batch_rows)?)
             }
             Self::Csv(file) => Box::new(file.batches(roots.collect(), batch_rows)?),
         })

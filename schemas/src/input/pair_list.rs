@@ -67,7 +67,10 @@ impl PairListPlan {
     ///
     /// If a file cannot be opened. An item that is an error names file, column and row of the first
     /// id that no node can have.
-    pub fn batches(&self, unit: &Unit) -> Result<impl Iterator<Item = Result<EdgeRows>> + '_> {
+    pub fn batches<'a>(
+        &'a self,
+        unit: &Unit,
+    ) -> Result<impl Iterator<Item = Result<EdgeRows>> + use<'a>> {
         self.ends.end_batches(unit)
     }
 

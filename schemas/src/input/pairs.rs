@@ -449,7 +449,10 @@ impl PairsPlan {
     ///
     /// If a file cannot be opened. An item that is an error names file, column and row of the first
     /// value that is not allowed.
-    pub fn batches(&self, unit: &Unit) -> Result<impl Iterator<Item = Result<PairRows>> + '_> {
+    pub fn batches<'a>(
+        &'a self,
+        unit: &Unit,
+    ) -> Result<impl Iterator<Item = Result<PairRows>> + use<'a>> {
         let spec = &self.spec;
         let mut columns = self.ends.end_columns().to_vec();
         let more = [&spec.weight, &spec.label, &spec.split, &spec.time];

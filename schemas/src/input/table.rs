@@ -216,7 +216,7 @@ impl TableFiles {
         let inputs = FileInput::open_all(&paths)?;
         for ((file_path, file_name), input) in paths.into_iter().zip(names).zip(inputs) {
             let first_row = table.num_rows;
-            table.add_units(&input.unit_rows(&file_path)?);
+            table.add_units(&input.unit_rows(&file_path)?, input.is_divisible());
             table.files.push(TableFile {
                 path: file_path,
                 name: file_name,
@@ -227,7 +227,7 @@ impl TableFiles {
         Ok(table)
     }
 
-    fn add_units(&mut self, unit_rows: &[usize]) {
+    fn add_units(&mut self, unit_rows: &[usize], is_divisible: bool) {
         for (row_group, &num_rows) in unit_rows.iter().enumerate() {
             let (file, first_row) = (self.files.len(), self.num_rows);
             self.units.push(Unit {
@@ -235,6 +235,8 @@ impl TableFiles {
                 row_group,
                 first_row,
                 num_rows,
+                skipped_rows: 0,
+                is_divisible,
             });
             self.num_rows = self.num_rows.saturating_add(num_rows as u64);
         }
@@ -270,7 +272,7 @@ impl TableFiles {
     ) -> Result<impl Iterator<Item = Result<ReadBatch<'a>>> + use<'a>> {
         let file = &self.files[unit.file];
         let batch_rows = (BATCH_VALUES / width.max(1)).clamp(64, BATCH_ROWS_MAX);
-        let mut batches = file.input.batches(unit.row_group, columns, batch_rows)?;
+        let mut batches = file.input.batches(unit, columns, batch_rows)?;
         self.units_read.fetch_add(1, Ordering::Relaxed);
         let (row_group, mut next_row) = (unit.row_group, unit.first_row - file.first_row);
         let end = next_row + unit.num_rows as u64;

@@ -68,6 +68,8 @@ pub(crate) struct Batches<'a> {
     columns: ProjectionMask,
     batch_rows: usize,
     row_groups: VecDeque<usize>,
+    /// The rows that are read of the only row group; all of every row group if none.
+    rows: Option<Range<usize>>,
     /// The next row group of an object, being fetched.
     next: Option<Fetching>,
     current: Option<ParquetRecordBatchReader>,
@@ -195,6 +197,11 @@ impl ParquetInput {
         }
     }
 
+    /// Returns whether the bytes are at hand: a part of them can be read again at no cost.
+    pub(crate) fn is_local(&self) -> bool {
+        !matches!(self.place, Place::Object(..))
+    }
+
     /// Decodes some columns of some row groups.
     pub(crate) fn batches(
         &self,
@@ -202,14 +209,40 @@ impl ParquetInput {
         columns: ProjectionMask,
         batch_rows: usize,
     ) -> Result<Batches<'_>> {
-        let mut batches = Batches {
+        self.start(Batches {
             input: self,
             columns,
             batch_rows,
             row_groups: row_groups.into(),
+            rows: None,
             next: None,
             current: None,
-        };
+        })
+    }
+
+    /// Decodes some columns of some rows of a row group. Pages without any of them are skipped; they
+    /// are decompressed all the same if they are of a list and do not give their number of rows.
+    pub(crate) fn batches_of_rows(
+        &self,
+        row_group: usize,
+        rows: Range<usize>,
+        columns: ProjectionMask,
+        batch_rows: usize,
+    ) -> Result<Batches<'_>> {
+        let num_rows = self.metadata.metadata().row_group(row_group).num_rows();
+        let is_all = rows.start == 0 && i64::try_from(rows.end) == Ok(num_rows);
+        self.start(Batches {
+            input: self,
+            columns,
+            batch_rows,
+            row_groups: VecDeque::from([row_group]),
+            rows: (!is_all).then_some(rows),
+            next: None,
+            current: None,
+        })
+    }
+
+    fn start<'a>(&self, mut batches: Batches<'a>) -> Result<Batches<'a>> {
         let bytes = match &self.place {
             Place::Object(..) => {
                 batches.fetch_next();
@@ -308,11 +341,14 @@ impl Batches<'_> {
             columns: Arc::clone(&self.input.columns),
         };
         let build = || {
-            ParquetRecordBatchReaderBuilder::new_with_metadata(source, metadata)
+            let all = ParquetRecordBatchReaderBuilder::new_with_metadata(source, metadata)
                 .with_projection(self.columns.clone())
                 .with_row_groups(row_groups)
-                .with_batch_size(self.batch_rows)
-                .build()
+                .with_batch_size(self.batch_rows);
+            match &self.rows {
+                Some(rows) => all.with_offset(rows.start).with_limit(rows.len()).build(),
+                None => all.build(),
+            }
         };
         let built = guarded(build).map_err(|problem| panicked(path, problem))?;
         built.map_err(|error| unreadable(path, error.into()))
