@@ -194,7 +194,15 @@ fn scatters<'a>(
         let placement = cutter.placement;
         let in_edges = num_rows * (1 + u64::from(relation.edges.undirected()));
         let (num_nodes, workers) = (placement.num_nodes(), placement.workers());
-        let counts = HubCounts::new(num_nodes, in_edges, plan.hub_threshold, workers);
+        // The owner of a hub gets all in-edges that a list keeps, so that nothing is gained if others
+        // rank their shares.
+        let keeps_all = route.lists.iter().any(|list| list.keep == usize::MAX);
+        let threshold = if keeps_all {
+            u64::MAX
+        } else {
+            plan.hub_threshold
+        };
+        let counts = HubCounts::new(num_nodes, in_edges, threshold, workers);
         let pairs = plan.graph.pairs.as_ref();
         let is_of_pairs = pairs.is_some_and(|of| of.relations().contains(&route.relation));
         let leaving = match (rules.leaving, rules.takes) {
