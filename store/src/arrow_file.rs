@@ -158,11 +158,12 @@ impl SpilledBatches {
     /// If the file cannot be written or mapped.
     pub(crate) fn into_batches(mut self) -> Result<Vec<RecordBatch>, StoreError> {
         if let Some(mut spill) = self.spill.take() {
-            let mut map = || -> Result<Vec<RecordBatch>, StoreCause> {
+            let mut finish = || -> Result<(), StoreCause> {
                 spill.finish()?;
-                spill.get_mut().flush()?;
-                decode_batches(&map_paged(spill.get_ref().get_ref())?)
+                Ok(spill.get_mut().flush()?)
             };
+            finish().map_err(|source| failed("write", &self.dir, source))?;
+            let map = || decode_batches(&map_paged(spill.get_ref().get_ref())?);
             let spilled = map().map_err(|source| failed("read", &self.dir, source))?;
             self.memory.extend(spilled);
         }

@@ -2,7 +2,8 @@
 
 use crate::StoreError;
 use crate::edge_hash::EdgeHasher;
-use crate::number::{Dictionary, IdRange, IdTable, MISSING, RunIds};
+use crate::id_table::IdTable;
+use crate::number::{Dictionary, IdRange, MISSING, RunIds};
 use crate::sample::relation_salt;
 use crate::units::OwnUnits;
 use cluster::Peer;
@@ -240,12 +241,8 @@ impl TypeEnds {
                 table,
                 numbers: known,
             } => {
-                for i in 0..ids.len() {
-                    let (place, hash) = table.find(ids, i);
-                    let number = place.map_or(MISSING, |place| known[place as usize]);
-                    out.numbers.push(number);
-                    out.hashes.push(hash);
-                }
+                let out = (&mut out.numbers, &mut out.hashes);
+                table.look_up(ids, (known, MISSING), out);
             }
         }
     }
@@ -285,9 +282,7 @@ fn gather_distinct(
                 for (rows, &(src, dst)) in batch?.iter().zip(&ends) {
                     for (ids, type_idx) in [(&rows.dst, dst), (&rows.src, src)] {
                         if let Some(table) = &mut tables[type_idx] {
-                            for i in 0..ids.len() {
-                                table.place(ids, i);
-                            }
+                            table.add(ids);
                         }
                     }
                 }
@@ -318,9 +313,7 @@ fn gather_of_pairs(
             let ends = [(&rows.ends.src, pairs.from()), (&rows.ends.dst, pairs.to())];
             for (ids, type_idx) in ends.into_iter().chain(negatives) {
                 if let Some(table) = &mut tables[type_idx] {
-                    for at in 0..ids.len() {
-                        table.place(ids, at);
-                    }
+                    table.add(ids);
                 }
             }
         }

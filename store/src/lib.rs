@@ -81,6 +81,7 @@ mod ends;
 mod error;
 mod graphs;
 mod hub;
+mod id_table;
 mod in_edge_files;
 mod map;
 mod memory;

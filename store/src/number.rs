@@ -4,10 +4,10 @@
 
 use crate::StoreError;
 use crate::edge_hash::IdRun;
+use crate::id_table::IdTable;
 use crate::placement::NUM_NODES_MAX;
 use crate::units::OwnUnits;
 use cluster::Peer;
-use hashbrown::HashTable;
 use schemas::{Categories, Ids, NodeIdx, NodeSource, NodesPlan, RowNumbers};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
@@ -62,13 +62,6 @@ pub(crate) struct Numbering {
     pub(crate) max_class: Option<u32>,
     /// Categories of feature columns in the whole table.
     pub(crate) categories: Categories,
-}
-
-/// Distinct ids in order of arrival, with a hash table that finds the position of an id.
-pub(crate) struct IdTable {
-    ids: Ids,
-    hashes: Vec<u64>,
-    table: HashTable<u32>,
 }
 
 /// What a worker's rows of a type hold.
@@ -511,62 +504,18 @@ impl IdRange {
             .enumerate()
             .map(|(to, list)| Ok((to, wanted.gather(list))));
         let questions = peer.shuffle::<Ids, StoreError>(asked)?;
-        let range = IdTable::from_distinct(self.range);
+        let places = 0..u32::try_from(self.range.len()).expect("fewer ids than nodes fit");
+        let numbers: Vec<NodeIdx> = places.map(|place| self.first.after(place)).collect();
+        let range = IdTable::of_distinct(self.range);
+        let mut hashes = Vec::new();
         let answers = questions.iter().map(|(from, ids)| {
-            let find = |i| {
-                let (place, _) = range.find(ids, i);
-                place.map_or(MISSING, |place| self.first.after(place))
-            };
-            Ok((*from, (0..ids.len()).map(find).collect::<Vec<_>>()))
+            let mut found = Vec::with_capacity(ids.len());
+            hashes.clear();
+            range.look_up(ids, (&numbers, MISSING), (&mut found, &mut hashes));
+            Ok((*from, found))
         });
         let answers = peer.shuffle::<Vec<NodeIdx>, StoreError>(answers)?;
         Ok(scatter_to_units(&[wanted.len()], &positions, &answers).swap_remove(0))
-    }
-}
-
-impl IdTable {
-    pub(crate) fn new(like: &Ids) -> Self {
-        Self {
-            ids: Ids::new(like.id_type()),
-            hashes: Vec::new(),
-            table: HashTable::new(),
-        }
-    }
-
-    fn from_distinct(ids: Ids) -> Self {
-        let hashes: Vec<u64> = (0..ids.len()).map(|i| ids.hash(i)).collect();
-        let mut table = HashTable::with_capacity(ids.len());
-        for (i, &hash) in (0..).zip(&hashes) {
-            table.insert_unique(hash, i, |&j: &u32| hashes[j as usize]);
-        }
-        Self { ids, hashes, table }
-    }
-
-    /// Returns the position of an id; a new id is added first.
-    pub(crate) fn place(&mut self, ids: &Ids, i: usize) -> u32 {
-        let hash = ids.hash(i);
-        let same = |&j: &u32| self.ids.cmp(j as usize, ids, i) == Ordering::Equal;
-        if let Some(&place) = self.table.find(hash, same) {
-            return place;
-        }
-        let place = u32::try_from(self.ids.len()).expect("fewer distinct ids than nodes fit");
-        self.ids.push_from(ids, i);
-        self.hashes.push(hash);
-        self.table
-            .insert_unique(hash, place, |&j| self.hashes[j as usize]);
-        place
-    }
-
-    /// Returns the position of an id, if the table has it, and its hash.
-    pub(crate) fn find(&self, ids: &Ids, i: usize) -> (Option<u32>, u64) {
-        let hash = ids.hash(i);
-        let same = |&j: &u32| self.ids.cmp(j as usize, ids, i) == Ordering::Equal;
-        (self.table.find(hash, same).copied(), hash)
-    }
-
-    /// Returns the distinct ids, by position.
-    pub(crate) fn ids(&self) -> &Ids {
-        &self.ids
     }
 }
 
