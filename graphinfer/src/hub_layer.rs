@@ -19,14 +19,14 @@ struct UntypedLayer<'a> {
     rounds: &'a Rounds<'a>,
     input: &'a LayerInput,
     aggregation: Box<dyn PartialAggregation>,
-    /// Groups of batches whose rows are copied.
-    ahead: Mutex<BatchesAhead>,
+    /// Groups of pieces whose rows are copied.
+    ahead: Mutex<PiecesAhead>,
 }
 
-/// Groups of consecutive batches of hubs, whose rows were copied in one pass.
+/// Groups of consecutive pieces of hubs, whose rows were copied in one pass.
 #[derive(Default)]
-struct BatchesAhead {
-    /// The number of batches, the rows that they read, and the bucket of these.
+struct PiecesAhead {
+    /// The number of pieces, the rows that they read, and the bucket of these.
     groups: VecDeque<(usize, RowSet, usize)>,
     rows: Option<SpooledRows>,
 }
@@ -82,17 +82,22 @@ impl HubLayer for UntypedLayer<'_> {
         &*self.aggregation
     }
 
+    fn rows_at_once(&self) -> usize {
+        let gathering = self.gathering();
+        gathering.map_or(usize::MAX, |of| self.rows_max(of).max(1))
+    }
+
     fn gather(
         &self,
-        batches: &mut dyn Iterator<Item = Vec<NodeIdx>>,
+        pieces: &mut dyn Iterator<Item = Vec<NodeIdx>>,
     ) -> Result<Option<(usize, Gathered)>, InferError> {
-        let Some(gathering) = self.rounds.gathering else {
+        let Some(gathering) = self.gathering() else {
             return Ok(None);
         };
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         if ahead.groups.is_empty() {
-            *ahead = BatchesAhead::default();
-            *ahead = self.read_ahead(gathering, batches)?;
+            *ahead = PiecesAhead::default();
+            *ahead = self.read_ahead(gathering, pieces)?;
         }
         let Some((count, set, bucket)) = ahead.groups.pop_front() else {
             return Ok(None);
@@ -133,17 +138,29 @@ impl HubLayer for UntypedLayer<'_> {
 }
 
 impl UntypedLayer<'_> {
-    /// Joins the next batches to groups whose rows fit in memory, and copies the rows of as many
+    /// Returns how rows are copied. The processor aggregates hubs, so that those that are too many for
+    /// a buffer of a GPU are read where they are.
+    fn gathering(&self) -> Option<&Gathering> {
+        let gathering = self.rounds.gathering;
+        gathering.filter(|of| of.spooled.is_some())
+    }
+
+    /// Returns how many rows of a group fit in memory.
+    fn rows_max(&self, gathering: &Gathering) -> usize {
+        gathering.group_bytes() / self.input.row_bytes().max(1)
+    }
+
+    /// Joins the next pieces to groups whose rows fit in memory, and copies the rows of as many
     /// groups as share a pass over the file.
     fn read_ahead(
         &self,
         gathering: &Gathering,
-        batches: &mut dyn Iterator<Item = Vec<NodeIdx>>,
-    ) -> Result<BatchesAhead, InferError> {
+        pieces: &mut dyn Iterator<Item = Vec<NodeIdx>>,
+    ) -> Result<PiecesAhead, InferError> {
         let graph = self.rounds.graph;
-        let rows_max = gathering.group_bytes() / self.input.row_bytes().max(1);
+        let rows_max = self.rows_max(gathering);
         let mut groups: Vec<(usize, RowSet)> = Vec::new();
-        for nodes in batches {
+        for nodes in pieces {
             let rows = || nodes.iter().map(|&node| graph.row(node).raw());
             if let Some((count, set)) = groups.last_mut() {
                 let mut wider = set.clone();
@@ -164,7 +181,7 @@ impl UntypedLayer<'_> {
         let rows = gathering.rows(&sets, self.input)?;
         let groups = groups.into_iter().enumerate();
         let groups = groups.map(|(bucket, (count, set))| (count, set, bucket));
-        Ok(BatchesAhead {
+        Ok(PiecesAhead {
             groups: groups.collect(),
             rows,
         })

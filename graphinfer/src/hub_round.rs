@@ -4,7 +4,7 @@ use crate::InferError;
 use crate::exchange::Crossing;
 use crate::gather::send_lists;
 use crate::gathered::Gathered;
-use crate::hubs::{Held, HubId, Hubs, Segmented, is_hub};
+use crate::hubs::{Held, HubId, Hubs, SEGMENTS, Segmented, is_hub};
 use crate::layer::HubRows;
 use crate::locate::narrow;
 use crate::threads::Threads;
@@ -15,7 +15,6 @@ use schemas::{NodeIdx, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A layer whose hubs are aggregated in segments. An untyped graph has one relation.
@@ -40,12 +39,17 @@ pub(crate) trait HubLayer: Sync {
     /// Returns the aggregation of a relation that the layer reads.
     fn aggregation(&self, relation: usize) -> &dyn PartialAggregation;
 
-    /// Copies the rows of the nodes of consecutive batches, if the page cache cannot hold the rows
-    /// that in-edges read: of the first batch, and of as many others as fit in memory. Returns the
-    /// number of batches. Only a graph without node types in one process does so.
+    /// Returns how many rows [`gather`](HubLayer::gather) copies at once.
+    fn rows_at_once(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Copies the rows of the nodes of consecutive pieces, if the page cache cannot hold the rows
+    /// that in-edges read: of the first piece, and of as many others as fit in memory. Returns the
+    /// number of pieces. Only a graph without node types in one process does so.
     fn gather(
         &self,
-        _batches: &mut dyn Iterator<Item = Vec<NodeIdx>>,
+        _pieces: &mut dyn Iterator<Item = Vec<NodeIdx>>,
     ) -> Result<Option<(usize, Gathered)>, InferError> {
         Ok(None)
     }
@@ -98,10 +102,10 @@ const MESSAGE_WORDS: usize = 1 << 18;
 struct HubRound<'a, L> {
     layer: &'a L,
     crossing: Crossing,
-    /// The rows that the current batch reads, if they are copied, and the first batch after it whose
-    /// rows are not among them.
+    /// The rows that the current piece reads, if they are copied, and for how many pieces, from the
+    /// current one on, they are.
     gathered: Option<Gathered>,
-    next_gather: usize,
+    pieces_gathered: usize,
 }
 
 /// States of own hubs, by the hub's position among the own hubs and the segment.
@@ -115,7 +119,7 @@ pub(crate) fn hub_rows(layer: &impl HubLayer) -> Result<HubRows, InferError> {
         layer,
         crossing: Crossing::default(),
         gathered: None,
-        next_gather: 0,
+        pieces_gathered: 0,
     };
     let mut by_row = BTreeMap::new();
     for batch in 0..layer.hubs().num_batches() {
@@ -129,30 +133,29 @@ impl<'a, L: HubLayer> HubRound<'a, L> {
     /// Computes the rows of a batch of own hubs, and this process's states of other processes'
     /// hubs.
     fn run(&mut self, batch: usize) -> Result<Vec<(Row, Vec<f32>)>, InferError> {
-        let (layer, hubs) = (self.layer, self.layer.hubs());
-        if batch == self.next_gather {
-            self.gathered = None;
-            let mut batches = (batch..hubs.num_batches()).map(|at| self.nodes(at));
-            let gathered = layer.gather(&mut batches)?;
-            let (count, gathered) = gathered.map_or((1, None), |(count, of)| (count, Some(of)));
-            (self.next_gather, self.gathered) = (batch + count, gathered);
-        }
+        let layer = self.layer;
         let own = self.own(batch);
         let queries = self.compute(own.len(), |on_thread, at| {
             layer.query(on_thread, own[at].id.relation, own[at].row)
         })?;
         let mut states = self.trade(batch, (&own, &queries))?;
-        let here = own.iter().enumerate();
-        let here = here.flat_map(|(at, hub)| hubs.own_segments(hub.id).map(move |of| (at, of)));
-        let here: Vec<(usize, usize)> = here.collect();
-        let of_segments = self.compute(here.len(), |_, at| {
-            let (hub, segment) = here[at];
-            let edges = self.pick(&own[hub], segment);
-            Ok(self.state(own[hub].id.relation, &edges, &queries[hub]))
-        })?;
-        for ((hub, segment), values) in here.into_iter().zip(of_segments) {
-            if !values.is_empty() {
-                states.insert((own[hub].place, narrow(segment)), values);
+        let num_pieces = self.num_pieces(batch);
+        for piece in 0..num_pieces {
+            self.gather(batch, piece)?;
+            let here = own.iter().enumerate().flat_map(|(at, hub)| {
+                let of_piece = layer.hubs().own_segments(hub.id, (piece, num_pieces));
+                of_piece.map(move |segment| (at, segment))
+            });
+            let here: Vec<(usize, usize)> = here.collect();
+            let of_segments = self.compute(here.len(), |_, at| {
+                let (hub, segment) = here[at];
+                let edges = self.pick(&own[hub], segment);
+                Ok(self.state(own[hub].id.relation, &edges, &queries[hub]))
+            })?;
+            for ((hub, segment), values) in here.into_iter().zip(of_segments) {
+                if !values.is_empty() {
+                    states.insert((own[hub].place, narrow(segment)), values);
+                }
             }
         }
         let merged = self.compute(own.len(), |_, at| {
@@ -177,12 +180,51 @@ impl<'a, L: HubLayer> HubRound<'a, L> {
         })
     }
 
-    /// Lists the own hubs of a batch and the sources of their in-edges.
-    fn nodes(&self, batch: usize) -> Vec<NodeIdx> {
+    /// Returns into how many pieces the segments of a batch are divided, so that the rows of each
+    /// fit in memory. It divides the number of segments of every hub.
+    fn num_pieces(&self, batch: usize) -> usize {
         let hubs = self.layer.hubs();
-        let ids = self.places(batch).map(|place| hubs.own(place));
-        let of_hub = |id: HubId| iter::once(id.node).chain(hubs.srcs(id).iter().copied());
-        ids.flat_map(of_hub).collect()
+        let in_edges = |place: usize| hubs.srcs(hubs.own(place)).len();
+        let edges: usize = self.places(batch).map(in_edges).sum();
+        // The segments of a piece may have more in-edges than the mean.
+        let pieces = match edges.div_ceil(self.layer.rows_at_once()) {
+            0 | 1 => 1,
+            times => 2 * times,
+        };
+        let mut divisors =
+            (pieces.min(SEGMENTS)..=SEGMENTS).filter(|of| SEGMENTS.is_multiple_of(*of));
+        divisors.next().unwrap_or(SEGMENTS)
+    }
+
+    /// Lists for each piece of a batch the own hubs and the sources of the piece's in-edges.
+    fn pieces(&self, batch: usize) -> Vec<Vec<NodeIdx>> {
+        let hubs = self.layer.hubs();
+        let ids = || self.places(batch).map(|place| hubs.own(place));
+        let nodes: Vec<NodeIdx> = ids().map(|id| id.node).collect();
+        let mut pieces = vec![nodes; self.num_pieces(batch)];
+        for id in ids() {
+            for &src in hubs.srcs(id) {
+                let piece = hubs.piece(src, pieces.len());
+                pieces[piece].push(src);
+            }
+        }
+        pieces
+    }
+
+    /// Copies the rows of a piece, and of others after it, unless they were copied with those of a
+    /// piece before.
+    fn gather(&mut self, batch: usize, piece: usize) -> Result<(), InferError> {
+        if self.pieces_gathered > 0 {
+            self.pieces_gathered -= 1;
+            return Ok(());
+        }
+        self.gathered = None;
+        let batches = batch..self.layer.hubs().num_batches();
+        let mut pieces = batches.flat_map(|at| self.pieces(at)).skip(piece);
+        let gathered = self.layer.gather(&mut pieces)?;
+        let (count, gathered) = gathered.map_or((1, None), |(count, of)| (count, Some(of)));
+        (self.pieces_gathered, self.gathered) = (count - 1, gathered);
+        Ok(())
     }
 
     fn hub(&self, place: usize) -> Hub<'a> {

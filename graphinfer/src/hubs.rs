@@ -31,7 +31,7 @@ pub(crate) const HUB_EDGES: usize = 1 << 13;
 /// Segments of a hub's in-edges. Larger hubs have 2, 4, 8 or 16 times as many, of at least
 /// `SEGMENT_EDGES` in-edges on average. Most small numbers of processes divide 240; for another
 /// number P, at most P - 1 segments have nodes of two processes. Decides the bits of a hub's row.
-const SEGMENTS: usize = 240;
+pub(crate) const SEGMENTS: usize = 240;
 const DOUBLINGS: u32 = 4;
 const SEGMENT_EDGES: usize = 32;
 
@@ -277,14 +277,24 @@ impl Hubs {
         is_hub(in_degree(&self.store, hub), limit)
     }
 
-    /// Returns the segments of an own hub whose in-edges this process aggregates.
-    pub(crate) fn own_segments(&self, hub: HubId) -> impl Iterator<Item = usize> {
+    /// Returns the segments of an own hub whose in-edges this process aggregates, and which lie in
+    /// the piece at `at` if all are divided into `num_pieces` consecutive pieces.
+    pub(crate) fn own_segments(
+        &self,
+        hub: HubId,
+        (at, num_pieces): (usize, usize),
+    ) -> impl Iterator<Item = usize> {
         let own = self.store.cluster().process();
         let in_degree = in_degree(&self.store, hub);
-        let segments = self.processes.of_hub(hub.relation, in_degree).iter();
-        let is_own = move |process: &Option<usize>| process.is_none_or(|process| process == own);
-        let segments = segments.enumerate();
-        segments.filter_map(move |(segment, process)| is_own(process).then_some(segment))
+        let processes = self.processes.of_hub(hub.relation, in_degree);
+        let in_piece = processes.len() / num_pieces;
+        let segments = at * in_piece..(at + 1) * in_piece;
+        segments.filter(move |&segment| processes[segment].is_none_or(|process| process == own))
+    }
+
+    /// Returns the piece of [`Hubs::own_segments`] that has the in-edges from a node.
+    pub(crate) fn piece(&self, src: NodeIdx, num_pieces: usize) -> usize {
+        self.store.placement().segment(src, num_pieces)
     }
 
     /// Returns the in-edges of an own hub, divided into segments.

@@ -5,7 +5,7 @@ use crate::changed_rows::Layers;
 use crate::checkpoint::Checkpoint;
 use crate::compare::{Difference, Other};
 use crate::config::InferTargets;
-use crate::device::{check_rows, open_device, widest};
+use crate::device::{check_rows, open_device, row_numbers, widest};
 use crate::embedding::embedding_columns;
 use crate::graph::{BlockSize, Graph};
 use crate::identity::{fingerprint, limit_json, plan_json, rounds_fingerprint};
@@ -312,8 +312,7 @@ fn plan_copies(
     let store = graph.store();
     let of_nodes = &store.meta().graph.types[0];
     let is_sparse = matches!(of_nodes.features, FeatureMeta::Sparse { .. });
-    let arch = trained.model.architecture();
-    let widths = (1..=arch.num_layers).map(|layer| arch.input_dim(layer));
+    let widths = (1..=layers).map(|layer| row_numbers(trained, layer, of_nodes.features));
     let widest = widths.max().unwrap_or(0);
     // The rows that a round reads and those that it writes.
     let bytes = 2 * plan.rows.num_bytes() * widest * store.placement().num_nodes();
