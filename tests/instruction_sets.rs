@@ -1,4 +1,5 @@
-//! Outputs do not depend on the instruction set of the kernels, nor on the number of workers.
+//! Outputs depend neither on the instruction set of the kernels, nor on the number of workers, nor on
+//! memory.
 //!
 //! The variable chooses the set of the kernels. The libraries that multiply matrices and compute
 //! mathematical functions choose by themselves (`docs/decisions/instruction-sets.md`).
@@ -6,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN};
+use crate::typed_infer;
 
 const VARIABLE: &str = "GRAPHFLAT_INSTRUCTION_SET";
 
@@ -61,34 +63,77 @@ fn an_instruction_set_that_cannot_be_used_is_one_error() {
     }
 }
 
-/// Checks that a model of a kind gives the same bytes in all stages.
-fn check(model: &[(&str, &str)]) {
-    let graph = Graph::new(150, IdKind::Int64, FeatureKind::List).with_in_edges(200);
-    let job = Job::new(&graph, &[FLATTEN, TRAIN, INFER]);
-    let job = model.iter().fold(job, |job, (from, to)| job.with(from, to));
-    let bench = Bench::new(&graph);
-    bench.write(&job);
-    let mut first: Option<Vec<BTreeMap<String, Vec<u8>>>> = None;
-    for (set, _) in available() {
-        for workers in ["1", "2", "4"] {
-            bench.clear();
-            let args = ["run", "job.toml", "--quiet", "--workers", workers];
-            run_with(&bench, set, &args).ok();
-            let outputs = ["out/features", "out/model", "out/embeddings"];
-            let files = outputs.map(|output| bench.data_files(output)).to_vec();
-            let first = first.get_or_insert_with(|| files.clone());
-            assert!(files == *first, "{model:?}, {set}, {workers} workers");
+/// Runs a job in an emptied directory, and returns the files of all outputs.
+fn outputs(
+    bench: &Bench,
+    job: &Job,
+    set: &str,
+    (workers, budget, cache): (&str, &str, Option<&str>),
+) -> Vec<BTreeMap<String, Vec<u8>>> {
+    bench.clear();
+    bench.write(&Job::of_text(&format!(
+        "memory_budget = \"{budget}\"\n{}",
+        job.0
+    )));
+    let mut command = bench.command(&["run", "job.toml", "--quiet", "--workers", workers]);
+    command.env(VARIABLE, set);
+    if let Some(bytes) = cache {
+        command.env("GRAPHFLAT_PAGE_CACHE", bytes);
+    }
+    Outcome::of(&command.output().unwrap()).ok();
+    ["out/features", "out/model", "out/embeddings"]
+        .iter()
+        .filter(|output| bench.path(output).exists())
+        .map(|output| bench.data_files(output))
+        .collect()
+}
+
+/// Checks that all stages of a job give the same bytes with every instruction set and number of
+/// workers, with the least memory, and where the page cache cannot hold the files.
+fn check(bench: &Bench, job: &Job) {
+    let sets = available();
+    let plain = |workers| (workers, "1GiB", None);
+    let first = outputs(bench, job, sets[0].0, plain("1"));
+    assert!(first.len() >= 2 && first.iter().all(|files| !files.is_empty()));
+    let in_little_memory = ("2", "64MiB", Some("0"));
+    for (set, _) in sets {
+        for settings in [plain("1"), plain("2"), plain("4"), in_little_memory] {
+            let files = outputs(bench, job, set, settings);
+            assert!(files == first, "{set}, {settings:?}\n{}", job.0);
         }
     }
 }
 
+/// Checks a job of a graph without node types, with some changes.
+fn check_untyped(changes: &[(&str, &str)]) {
+    let graph = Graph::new(150, IdKind::Int64, FeatureKind::List).with_in_edges(200);
+    let job = Job::new(&graph, &[FLATTEN, TRAIN, INFER]);
+    let job = changes
+        .iter()
+        .fold(job, |job, (from, to)| job.with(from, to));
+    check(&Bench::new(&graph), &job);
+}
+
 #[test]
 fn outputs_have_the_same_bytes_with_every_instruction_set() {
-    check(&[("\"sage\"", "\"gcn\"\ndropout = 0.3")]);
-    check(&[("\"sage\"", "\"sage\"\naggregator = \"max\"")]);
-    check(&[("\"sage\"", "\"gat\"\nheads = 2")]);
-    check(&[
+    check_untyped(&[("\"sage\"", "\"gcn\"\ndropout = 0.3")]);
+    check_untyped(&[("\"sage\"", "\"sage\"\naggregator = \"max\"")]);
+    check_untyped(&[("\"sage\"", "\"gat\"\nheads = 2")]);
+    check_untyped(&[
         ("\"sage\"", "\"gatv2\"\nheads = 2\nnorm = \"layer\""),
         ("hidden = [8]", "hidden = [24]"),
     ]);
+}
+
+#[test]
+fn so_have_rows_in_16_bits_streamed_samples_and_types() {
+    let in_16_bits = "[infer]\nrows = \"bf16\"\n";
+    check_untyped(&[("[infer]\n", in_16_bits)]);
+    check_untyped(&[
+        ("output = \"out/features\"\n", ""),
+        ("layout = \"shards\"\n", ""),
+        ("[train]\n", "[train]\nstreamed = true\n"),
+    ]);
+    let typed = Job::of_text(typed_infer::JOB).with("workers = 2\n", "");
+    check(&typed_infer::bench(), &typed.with("[infer]\n", in_16_bits));
 }
