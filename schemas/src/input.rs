@@ -122,8 +122,8 @@ impl Unit {
         self.num_rows.min(RESERVED_ROWS_MAX)
     }
 
-    /// Returns whether some of its rows can be read without reading all of them. A row group of a
-    /// store is fetched as a whole.
+    /// Returns whether some of its rows can be read without reading all of them. A row group of a file
+    /// on S3 or HDFS is fetched as a whole.
     pub fn is_divisible(&self) -> bool {
         self.is_divisible
     }

@@ -36,7 +36,7 @@ impl OwnUnits {
 }
 
 fn end_row(unit: &Unit) -> u64 {
-    unit.first_row + unit.num_rows as u64
+    unit.first_row.saturating_add(unit.num_rows as u64)
 }
 
 /// Returns `row` if the unit that holds it can be cut there, else the nearest end of that unit.

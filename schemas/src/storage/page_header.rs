@@ -28,7 +28,11 @@ impl ColumnSizes {
         let mut num_rows: i64 = 0;
         for group in metadata.row_groups() {
             let rows = group.num_rows();
-            num_rows = num_rows.saturating_add(rows.max(0));
+            let Some(so_far) = num_rows.checked_add(rows.max(0)) else {
+                let problem = "more rows than a file can have".to_owned();
+                return Err(ParquetError::General(problem));
+            };
+            num_rows = so_far;
             for column in group.columns() {
                 let name = column.column_path().string();
                 let broken = |problem: String| {

@@ -18,7 +18,7 @@ use bytes::{Buf, Bytes};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
-    ParquetRecordBatchReaderBuilder,
+    ParquetRecordBatchReaderBuilder, RowSelection, RowSelector,
 };
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
@@ -68,8 +68,8 @@ pub(crate) struct Batches<'a> {
     columns: ProjectionMask,
     batch_rows: usize,
     row_groups: VecDeque<usize>,
-    /// The rows that are read of the only row group; all of every row group if none.
-    rows: Option<Range<usize>>,
+    /// Which rows are read of the only row group; all of every row group if none.
+    rows: Option<RowSelection>,
     /// The next row group of an object, being fetched.
     next: Option<Fetching>,
     current: Option<ParquetRecordBatchReader>,
@@ -197,7 +197,7 @@ impl ParquetInput {
         }
     }
 
-    /// Returns whether the bytes are at hand: a part of them can be read again at no cost.
+    /// Returns whether the bytes are on this machine, so that several may read them without a request.
     pub(crate) fn is_local(&self) -> bool {
         !matches!(self.place, Place::Object(..))
     }
@@ -230,13 +230,17 @@ impl ParquetInput {
         batch_rows: usize,
     ) -> Result<Batches<'_>> {
         let num_rows = self.metadata.metadata().row_group(row_group).num_rows();
-        let is_all = rows.start == 0 && i64::try_from(rows.end) == Ok(num_rows);
+        let is_last = i64::try_from(rows.end) == Ok(num_rows);
+        let is_all = rows.start == 0 && is_last;
+        // The last part also reads a row that the footer does not count, so that it is found.
+        let wanted = rows.len().saturating_add(usize::from(is_last));
+        let selected = [RowSelector::skip(rows.start), RowSelector::select(wanted)];
         self.start(Batches {
             input: self,
             columns,
             batch_rows,
             row_groups: VecDeque::from([row_group]),
-            rows: (!is_all).then_some(rows),
+            rows: (!is_all).then(|| selected.to_vec().into()),
             next: None,
             current: None,
         })
@@ -346,7 +350,7 @@ impl Batches<'_> {
                 .with_row_groups(row_groups)
                 .with_batch_size(self.batch_rows);
             match &self.rows {
-                Some(rows) => all.with_offset(rows.start).with_limit(rows.len()).build(),
+                Some(rows) => all.with_row_selection(rows.clone()).build(),
                 None => all.build(),
             }
         };

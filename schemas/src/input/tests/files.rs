@@ -2,6 +2,7 @@
 
 use super::bad::assert_says;
 use super::*;
+use parquet::file::properties::WriterVersion;
 
 /// Writes a file of nodes whose ids are as given.
 fn part(path: &Path, ids: impl IntoIterator<Item = i64>) {
@@ -210,4 +211,59 @@ fn files_of_other_formats_are_named() {
     std::fs::write(base.join("json/n.json"), "{}").unwrap();
     let no_table = ["no *.parquet or *.csv file, but `n.json`, below (a glob such as `DIR/*`"];
     assert_says(ids_at(base, "json"), ErrorKind::Usage, &no_table);
+}
+
+#[test]
+fn a_part_of_a_row_group_holds_its_rows_whatever_their_pages() {
+    let texts: Vec<String> = (0..1000).map(|at| format!("node {at}")).collect();
+    let texts: Vec<Option<&str>> = texts.iter().map(|text| Some(text.as_str())).collect();
+    let rows = (0..1000u16).map(|at| [f32::from(at), -1.0, 0.5 * f32::from(at)]);
+    let rows: Vec<[f32; 3]> = rows.collect();
+    let rows: Vec<Option<&[f32]>> = rows.iter().map(|row| Some(&row[..])).collect();
+    let columns = vec![
+        ("id", strings(&texts)),
+        ("x", float_lists(&rows)),
+        ("src", ints(0..1000)),
+        ("dst", ints((0..1000).rev())),
+        ("w", floats((0..1000u16).map(f32::from))),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
+        let properties = WriterProperties::builder()
+            .set_writer_version(version)
+            .set_write_batch_size(10)
+            .set_data_page_row_count_limit(70);
+        for name in ["nodes.parquet", "edges.parquet"] {
+            write_with(&dir.path().join(name), &columns, properties.clone().build());
+        }
+        let mut spec = nodes_spec();
+        spec.features = vec!["x".to_owned()];
+        let nodes = spec.into_plan(dir.path()).unwrap();
+        let weighted = EdgesSpec {
+            weight: Some("w".to_owned()),
+            ..edges_spec()
+        };
+        let edges = weighted.into_plan(dir.path()).unwrap();
+        let (whole, of_edges) = (nodes.units()[0], edges.units()[0]);
+        assert!((nodes.units().len(), whole.num_rows) == (1, 1000) && whole.is_divisible());
+        let all = nodes.read_rows(&whole, None, &[]).unwrap();
+        let all_edges = edges.read(&of_edges).unwrap();
+        for cuts in [vec![0, 500, 1000], vec![0, 1, 70, 71, 139, 999, 1000]] {
+            let mut joined = nodes.no_rows(None, 0);
+            for range in cuts.windows(2) {
+                let range = range[0]..range[1];
+                let part = nodes
+                    .read_rows(&whole.part(range.clone()), None, &[])
+                    .unwrap();
+                joined.ids.extend_from(&part.ids, 0..part.ids.len());
+                joined.features.extend(&part.features);
+                joined.split.extend(&part.split);
+                let some = edges.read(&of_edges.part(range.clone())).unwrap();
+                assert_eq!(ids_of(&some.dst), ids_of(&all_edges.dst)[range.clone()]);
+                let weights = all_edges.weight.as_ref().unwrap();
+                assert_eq!(some.weight.unwrap(), weights[range]);
+            }
+            assert_eq!(joined, all, "{cuts:?}");
+        }
+    }
 }
