@@ -80,7 +80,7 @@ struct Route<'a> {
 }
 
 /// Reads the edges of a source and sends each to the owner of its `dst`; edges of hubs are spread
-/// over all workers first. Returns the in-edges of each relation.
+/// over all workers first, if no list keeps all. Returns the in-edges of each relation.
 ///
 /// Hubs are detected while edges are exchanged. The owner of a hub forwards the edges that it
 /// received before, so that in the end each worker has all parallel edges of its share, by input
@@ -197,12 +197,10 @@ fn scatters<'a>(
         // The owner of a hub gets all in-edges that a list keeps, so that nothing is gained if others
         // rank their shares.
         let keeps_all = route.lists.iter().any(|list| list.keep == usize::MAX);
-        let threshold = if keeps_all {
-            u64::MAX
-        } else {
-            plan.hub_threshold
+        let counts = match keeps_all {
+            true => HubCounts::none(),
+            false => HubCounts::new(num_nodes, in_edges, plan.hub_threshold, workers),
         };
-        let counts = HubCounts::new(num_nodes, in_edges, threshold, workers);
         let pairs = plan.graph.pairs.as_ref();
         let is_of_pairs = pairs.is_some_and(|of| of.relations().contains(&route.relation));
         let leaving = match (rules.leaving, rules.takes) {

@@ -83,6 +83,13 @@ impl HubCounts {
         }
     }
 
+    /// Makes counts by which no node is spread.
+    pub(crate) fn none() -> Self {
+        let mut counts = Self::new(0, 0, u64::MAX, 1);
+        counts.slots.clear();
+        counts
+    }
+
     /// Returns the position of a node's slot.
     #[inline]
     fn slot(&self, node: NodeIdx) -> usize {
@@ -100,7 +107,9 @@ impl HubCounts {
     /// Counts an in-edge of `node`; tells whether it must be spread.
     pub(crate) fn is_beyond(&mut self, node: NodeIdx) -> bool {
         let at = self.slot(node);
-        let slot = &mut self.slots[at];
+        let Some(slot) = self.slots.get_mut(at) else {
+            return false;
+        };
         if *slot < self.slot_max {
             *slot += 1;
             return false;
@@ -246,6 +255,15 @@ mod tests {
             }
         }
         sent
+    }
+
+    #[test]
+    fn counts_of_none_spread_no_node() {
+        let mut counts = HubCounts::none();
+        let in_edges = [3, 0, 10_000];
+        assert_eq!(sent(&mut counts, &in_edges), in_edges);
+        counts.prefetch(NodeIdx::from_raw(2));
+        assert!(counts.reindexed.is_empty());
     }
 
     #[test]

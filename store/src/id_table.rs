@@ -146,9 +146,10 @@ impl IdTable {
         }
     }
 
-    /// Makes twice as many slots as there are ids, or more.
+    /// Makes slots of which the ids take up to three quarters.
     fn make_slots(&mut self) {
-        let num_slots = (2 * self.ids.len()).next_power_of_two().max(SLOTS_MIN);
+        let least = self.ids.len() / 3 * 4 + 4;
+        let num_slots = least.next_power_of_two().max(SLOTS_MIN);
         // The memory of the old slots is free before that of the new ones is taken.
         self.slots = Vec::new();
         self.slots.resize(num_slots, EMPTY);

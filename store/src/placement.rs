@@ -191,7 +191,8 @@ impl Placement {
     }
 
     /// Returns the segment of a node if all positions of its type are cut into `segments` equal
-    /// segments. It does not depend on the number of workers.
+    /// segments. It does not depend on the number of workers. `k` times as many segments cut each of
+    /// these into `k`.
     pub fn segment(&self, node: NodeIdx, segments: usize) -> usize {
         let of_type = &self.types[self.type_of(node)];
         let at = u64::from(node.raw() - of_type.first);
@@ -436,6 +437,8 @@ mod tests {
                 for node in nodes(num_nodes) {
                     let segment = one.segment(node, 24);
                     assert_eq!(several.segment(node, 24), segment);
+                    let finer = [2, 5, 16].map(|k| several.segment(node, 24 * k) / k);
+                    assert_eq!(finer, [segment; 3]);
                     owners[segment].push(several.owner(node));
                 }
                 for (segment, of) in owners.iter().enumerate() {

@@ -29,7 +29,7 @@ pub struct StorePlan {
     /// Whether all in-edges that equal a pair are kept too, so that changes of pairs can bring them
     /// back.
     pub left_out: bool,
-    /// In-degree above which a node's in-edges are spread over all workers.
+    /// In-degree above which a node's in-edges are spread over all workers, if not all are kept.
     pub hub_threshold: u64,
     /// Worker threads, and partitions of the store.
     pub workers: usize,
