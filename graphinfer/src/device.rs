@@ -77,21 +77,24 @@ pub(crate) fn widest(trained: &TrainedModel, features: FeatureMeta) -> usize {
 
 /// Returns the width of the wider one of the matrices that a layer aggregates: rows and scores.
 fn aggregated(trained: &TrainedModel, layer: usize, features: FeatureMeta) -> usize {
-    let (of_rows, of_scores) = widths(trained, layer, features);
-    of_rows.max(of_scores)
-}
-
-/// Returns how many numbers a layer reads of a node that it aggregates: of its row and its scores.
-pub(crate) fn row_numbers(trained: &TrainedModel, layer: usize, features: FeatureMeta) -> usize {
-    let (of_rows, of_scores) = widths(trained, layer, features);
-    of_rows + of_scores
-}
-
-/// Returns the widths of the matrices that a layer aggregates: of rows, and of scores.
-fn widths(trained: &TrainedModel, layer: usize, features: FeatureMeta) -> (usize, usize) {
     let is_sparse = trained.reads_sparse(layer, features);
     let slice = trained.model.layer_slice(layer, is_sparse);
-    (slice.src_dim(), slice.scores_dim().unwrap_or(0))
+    slice.src_dim().max(slice.scores_dim().unwrap_or(0))
+}
+
+/// Returns how many numbers of a node are in the files that a layer reads: what it aggregates, its
+/// scores, and its row if the layer reads that beside a projected one.
+pub(crate) fn row_numbers(trained: &TrainedModel, layer: usize, features: FeatureMeta) -> usize {
+    let slice = trained
+        .model
+        .layer_slice(layer, trained.reads_sparse(layer, features));
+    let own = slice.projects() && slice.reads_own();
+    let of_own = if own {
+        trained.model.architecture().input_dim(layer)
+    } else {
+        0
+    };
+    of_own + slice.src_dim() + slice.scores_dim().unwrap_or(0)
 }
 
 /// Checks that the rows that each of the first layers aggregates fit a buffer of the device.

@@ -57,10 +57,31 @@ impl RowSet {
         }
     }
 
-    pub(crate) fn insert(&mut self, row: u32) {
+    /// Inserts a row; tells whether it was not in the set.
+    pub(crate) fn insert(&mut self, row: u32) -> bool {
         let (word, bit) = (row as usize / WORD, row as usize % WORD);
-        self.len += usize::from(self.bits[word] & (1 << bit) == 0);
+        let is_new = self.bits[word] & (1 << bit) == 0;
+        self.len += usize::from(is_new);
         self.bits[word] |= 1 << bit;
+        is_new
+    }
+
+    /// Inserts some rows if the set then has at most `most`; tells whether it did.
+    pub(crate) fn insert_up_to(&mut self, rows: impl Iterator<Item = u32>, most: usize) -> bool {
+        let mut inserted = Vec::new();
+        for row in rows {
+            if self.insert(row) {
+                inserted.push(row);
+            }
+            if self.len > most {
+                self.len -= inserted.len();
+                for at in inserted.into_iter().map(|inserted| inserted as usize) {
+                    self.bits[at / WORD] &= !(1 << (at % WORD));
+                }
+                return false;
+            }
+        }
+        true
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -219,7 +240,9 @@ mod tests {
     fn places_count_the_rows_before() {
         let mut set = RowSet::new(200);
         let rows = [199, 0, 63, 64, 130, 64, 1];
-        rows.iter().for_each(|&row| set.insert(row));
+        rows.iter().for_each(|&row| {
+            set.insert(row);
+        });
         set.number();
         let ascending = [0, 1, 63, 64, 130, 199];
         assert_eq!((set.len(), &set.rows()[..]), (6, &ascending[..]));
@@ -227,10 +250,20 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_are_too_many_leave_the_set_as_it_was() {
+        let mut set = RowSet::new(200);
+        assert!(set.insert_up_to([5, 70, 5].into_iter(), 2));
+        assert!(!set.insert_up_to([70, 71, 5, 199].into_iter(), 3));
+        assert_eq!((set.len(), set.rows()), (2, vec![5, 70]));
+        assert!(set.insert_up_to([70, 71, 5].into_iter(), 3));
+        assert_eq!(set.rows(), [5, 70, 71]);
+    }
+
+    #[test]
     fn rows_of_a_range_are_those_between_its_ends() {
         let mut set = RowSet::new(200);
         let rows = [0, 1, 5, 62, 63, 64, 65, 100, 127, 128, 191, 192, 199];
-        rows.iter().for_each(|&row| set.insert(row));
+        assert!(set.insert_up_to(rows.into_iter(), rows.len()));
         for start in 0..200 {
             for end in start..=200 {
                 let expected = rows.iter().copied();

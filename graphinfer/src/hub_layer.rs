@@ -138,8 +138,8 @@ impl HubLayer for UntypedLayer<'_> {
 }
 
 impl UntypedLayer<'_> {
-    /// Returns how rows are copied. The processor aggregates hubs, so that those that are too many for
-    /// a buffer of a GPU are read where they are.
+    /// Returns how rows are copied; none if the page cache holds them. The processor aggregates hubs,
+    /// so a buffer of a GPU need not hold the rows.
     fn gathering(&self) -> Option<&Gathering> {
         let gathering = self.rounds.gathering;
         gathering.filter(|of| of.spooled.is_some())
@@ -163,10 +163,8 @@ impl UntypedLayer<'_> {
         for nodes in pieces {
             let rows = || nodes.iter().map(|&node| graph.row(node).raw());
             if let Some((count, set)) = groups.last_mut() {
-                let mut wider = set.clone();
-                rows().for_each(|row| wider.insert(row));
-                if wider.len() <= rows_max {
-                    (*count, *set) = (*count + 1, wider);
+                if set.insert_up_to(rows(), rows_max) {
+                    *count += 1;
                     continue;
                 }
                 if !gathering.has_room_for(groups.iter().map(|group| &group.1)) {
@@ -174,7 +172,7 @@ impl UntypedLayer<'_> {
                 }
             }
             let mut set = RowSet::new(graph.num_rows());
-            rows().for_each(|row| set.insert(row));
+            set.insert_up_to(rows(), usize::MAX);
             groups.push((1, set));
         }
         let sets: Vec<&RowSet> = groups.iter().map(|(_, set)| set).collect();

@@ -1,10 +1,15 @@
 //! Computes the rows of a layer's hubs before its blocks: all processes aggregate the segments.
+//!
+//! A *batch* is some hubs of a process, whose states are exchanged together. Where the page cache
+//! cannot hold the rows, the segments of a batch are divided into *pieces*, each of the in-edges whose
+//! sources lie in one range. The layer copies the rows of a piece to memory, and with it those of the
+//! pieces behind it, of this batch and of later ones, as far as they fit.
 
 use crate::InferError;
 use crate::exchange::Crossing;
 use crate::gather::send_lists;
 use crate::gathered::Gathered;
-use crate::hubs::{Held, HubId, Hubs, SEGMENTS, Segmented, is_hub};
+use crate::hubs::{Held, HubId, Hubs, Segmented, is_hub, num_segments};
 use crate::layer::HubRows;
 use crate::locate::narrow;
 use crate::threads::Threads;
@@ -181,31 +186,43 @@ impl<'a, L: HubLayer> HubRound<'a, L> {
     }
 
     /// Returns into how many pieces the segments of a batch are divided, so that the rows of each
-    /// fit in memory. It divides the number of segments of every hub.
+    /// fit in memory, unless even a segment of its smallest hub reads more. It divides the number of
+    /// segments of every hub.
     fn num_pieces(&self, batch: usize) -> usize {
         let hubs = self.layer.hubs();
-        let in_edges = |place: usize| hubs.srcs(hubs.own(place)).len();
-        let edges: usize = self.places(batch).map(in_edges).sum();
+        let in_degrees = self
+            .places(batch)
+            .map(|place| hubs.srcs(hubs.own(place)).len());
+        let in_degrees: Vec<usize> = in_degrees.collect();
+        let least = in_degrees.iter().map(|&of| num_segments(narrow(of))).min();
+        let (segments, edges) = (least.unwrap_or(1), in_degrees.iter().sum::<usize>());
         // The segments of a piece may have more in-edges than the mean.
-        let pieces = match edges.div_ceil(self.layer.rows_at_once()) {
+        let wanted = match edges.div_ceil(self.layer.rows_at_once()) {
             0 | 1 => 1,
             times => 2 * times,
         };
-        let mut divisors =
-            (pieces.min(SEGMENTS)..=SEGMENTS).filter(|of| SEGMENTS.is_multiple_of(*of));
-        divisors.next().unwrap_or(SEGMENTS)
+        let mut divisors = (wanted..segments).filter(|of| segments.is_multiple_of(*of));
+        if wanted == 1 {
+            1
+        } else {
+            divisors.next().unwrap_or(segments)
+        }
     }
 
-    /// Lists for each piece of a batch the own hubs and the sources of the piece's in-edges.
-    fn pieces(&self, batch: usize) -> Vec<Vec<NodeIdx>> {
+    /// Lists for each piece of a batch from `first` on the own hubs and the sources of the piece's
+    /// in-edges.
+    fn pieces(&self, batch: usize, first: usize) -> Vec<Vec<NodeIdx>> {
         let hubs = self.layer.hubs();
         let ids = || self.places(batch).map(|place| hubs.own(place));
         let nodes: Vec<NodeIdx> = ids().map(|id| id.node).collect();
-        let mut pieces = vec![nodes; self.num_pieces(batch)];
+        let num_pieces = self.num_pieces(batch);
+        let mut pieces = vec![nodes; num_pieces - first];
         for id in ids() {
             for &src in hubs.srcs(id) {
-                let piece = hubs.piece(src, pieces.len());
-                pieces[piece].push(src);
+                let piece = hubs.piece(src, num_pieces);
+                if piece >= first {
+                    pieces[piece - first].push(src);
+                }
             }
         }
         pieces
@@ -220,7 +237,8 @@ impl<'a, L: HubLayer> HubRound<'a, L> {
         }
         self.gathered = None;
         let batches = batch..self.layer.hubs().num_batches();
-        let mut pieces = batches.flat_map(|at| self.pieces(at)).skip(piece);
+        let first_of = |at: usize| if at == batch { piece } else { 0 };
+        let mut pieces = batches.flat_map(|at| self.pieces(at, first_of(at)));
         let gathered = self.layer.gather(&mut pieces)?;
         let (count, gathered) = gathered.map_or((1, None), |(count, of)| (count, Some(of)));
         (self.pieces_gathered, self.gathered) = (count - 1, gathered);

@@ -31,7 +31,7 @@ pub(crate) const HUB_EDGES: usize = 1 << 13;
 /// Segments of a hub's in-edges. Larger hubs have 2, 4, 8 or 16 times as many, of at least
 /// `SEGMENT_EDGES` in-edges on average. Most small numbers of processes divide 240; for another
 /// number P, at most P - 1 segments have nodes of two processes. Decides the bits of a hub's row.
-pub(crate) const SEGMENTS: usize = 240;
+const SEGMENTS: usize = 240;
 const DOUBLINGS: u32 = 4;
 const SEGMENT_EDGES: usize = 32;
 
@@ -292,7 +292,8 @@ impl Hubs {
         segments.filter(move |&segment| processes[segment].is_none_or(|process| process == own))
     }
 
-    /// Returns the piece of [`Hubs::own_segments`] that has the in-edges from a node.
+    /// Returns in which of `num_pieces` pieces the segment of a source lies, for every number of
+    /// segments that they divide: a segment of `k * num_pieces` is one `k`-th of a piece.
     pub(crate) fn piece(&self, src: NodeIdx, num_pieces: usize) -> usize {
         self.store.placement().segment(src, num_pieces)
     }

@@ -28,7 +28,7 @@ fn hubs_agree_with_the_whole_graph() {
 }
 
 /// Hubs are computed in batches of at most 64, in the order of ids. From disk, the rows of a batch
-/// are copied, with those of the batches after it that fit in memory. No two batches of this graph
+/// are copied piece by piece, with those of the batches after it that fit in memory. No two batches of this graph
 /// read a common source, so copies made for another batch do not have the rows of a batch.
 #[test]
 fn hubs_of_several_batches_have_the_same_bytes_from_disk() {
