@@ -15,7 +15,7 @@ HUB_BUCKETS, BUCKET_NODES, BUCKETS_MAX = 64, 1 << 11, 512
 PARTS_COUNTED = 64  # parts computed by degrees, at equal distances
 EDGES_WALKED = 4e8  # edges visited by edges, or those of twelve parts
 STRETCHES = 256  # pieces of the order of targets, for few parts of `rows`
-ROW_GROUP = 1 << 20  # edge rows that one worker reads at a time
+PART_ROWS = 1 << 14  # edge rows that one worker reads at least
 MESSAGE_WIRE = 550  # bytes for each part, worker and other process: progress, headers; measured
 CPU_NS = {  # nanoseconds, measured: see capacity.md
     "node": 67.0, "row_byte": 2.1, "edge": 79.0, "in_edge": 50.0, "crossing_byte": 4.5,
@@ -245,7 +245,7 @@ def model(graph: Graph, o: argparse.Namespace) -> dict:
     bucket = 2 ** np.ceil(np.log2(max(local / BUCKETS_MAX, BUCKET_NODES)))
     ends = 4 * (np.ceil(local / bucket) + HUB_BUCKETS) * workers * np.ceil(e / BATCH_ROWS)
     # In-edges that a hub received before it was detected are sent twice.
-    known = o.hub_threshold * min(np.ceil(e / ROW_GROUP) / workers, 1)
+    known = o.hub_threshold * min(np.ceil(e / PART_ROWS) / workers, 1)
     forwarded = known * graph.count[graph.inn > known].sum()
     hashed = HASH_WIRE * (not o.ids_without_gaps)
     moved = (EDGE_WIRE + hashed + weight + 4 * o.edge_features) * (e + forwarded) + ends
