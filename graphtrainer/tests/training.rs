@@ -295,8 +295,8 @@ fn an_epoch_reports_its_step_size_and_the_gradients_before_they_are_clipped() {
 fn every_mode_learns() {
     let shape = Shape {
         hint: 2.0,
-        num_nodes: 200,
-        num_edges: 900,
+        num_nodes: 600,
+        num_edges: 2700,
         ..Shape::default()
     };
     let easy = Graph::new(shape, 6);
