@@ -145,14 +145,10 @@ impl Groups {
                 break;
             }
             if reads_own {
-                block.clone().for_each(|row| {
-                    set.insert(narrow(row));
-                });
+                block.clone().for_each(|row| set.insert(narrow(row)));
             }
             let srcs = block.clone().flat_map(|row| lists.of(row).0);
-            srcs.for_each(|&src| {
-                set.insert(src);
-            });
+            srcs.for_each(|&src| set.insert(src));
             taken += 1;
             num_edges += in_edges;
             used = set.len() * self.row_bytes + num_edges * self.edge_bytes;

@@ -172,7 +172,7 @@ impl UntypedLayer<'_> {
                 }
             }
             let mut set = RowSet::new(graph.num_rows());
-            set.insert_up_to(rows(), usize::MAX);
+            rows().for_each(|row| set.insert(row));
             groups.push((1, set));
         }
         let sets: Vec<&RowSet> = groups.iter().map(|(_, set)| set).collect();
