@@ -3,6 +3,7 @@
 use crate::InferError;
 use gnn::kernel::round_all_to_bf16;
 use gnn::{RowFormat, SharedRows};
+use rangemap::RangeSet;
 use rayon::prelude::*;
 use schemas::known;
 use schemas::xxh::hash_bytes;
@@ -39,9 +40,25 @@ pub(crate) struct RowWriter {
 /// A piece of the file and how much of it has arrived.
 #[derive(Debug, Default)]
 struct Piece {
-    /// Empty before the first bytes arrive and after the piece is written.
+    /// Empty before the first bytes arrive and after the piece is written. Where nothing has arrived
+    /// are bytes of an earlier piece.
     bytes: Vec<u8>,
-    num_there: usize,
+    there: RangeSet<usize>,
+}
+
+impl Piece {
+    fn is_whole(&self) -> bool {
+        let mut ranges = self.there.iter();
+        let first = ranges.next();
+        first.is_some_and(|range| range.len() == self.bytes.len()) && ranges.next().is_none()
+    }
+
+    /// Writes zeros where nothing has arrived.
+    fn clear_gaps(&mut self) {
+        for gap in self.there.gaps(&(0..self.bytes.len())) {
+            self.bytes[gap].fill(0);
+        }
+    }
 }
 
 /// The record of a finished file of rows.
@@ -126,13 +143,14 @@ impl RowWriter {
             .unwrap_or_else(PoisonError::into_inner);
         if piece.bytes.is_empty() {
             let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-            piece.bytes = spare.pop().unwrap_or_default();
-            piece.bytes.clear();
-            piece.bytes.resize(whole, 0);
+            let mut reused = spare.pop().unwrap_or_else(|| vec![0; whole]);
+            reused.resize(whole, 0);
+            piece.bytes = reused;
         }
-        piece.bytes[start..start + bytes.len()].copy_from_slice(bytes);
-        piece.num_there += bytes.len();
-        if piece.num_there < whole {
+        let range = start..start + bytes.len();
+        piece.bytes[range.clone()].copy_from_slice(bytes);
+        piece.there.insert(range);
+        if !piece.is_whole() {
             return Ok(());
         }
         let done = std::mem::take(&mut piece.bytes);
@@ -177,13 +195,14 @@ impl RowWriter {
         while !bytes.is_empty() {
             let (index, start) = (at / PIECE_BYTES, at % PIECE_BYTES);
             let (now, later) = bytes.split_at_mut(bytes.len().min(PIECE_BYTES - start));
-            let piece = self.pieces[index]
+            let mut piece = self.pieces[index]
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
             if piece.bytes.is_empty() {
                 let read = self.file.read_exact_at(now, at as u64);
                 read.map_err(InferError::io("read", &self.path))?;
             } else {
+                piece.clear_gaps();
                 now.copy_from_slice(&piece.bytes[start..start + now.len()]);
             }
             at += now.len();
@@ -209,12 +228,14 @@ impl RowWriter {
             let mut piece = self.pieces[index]
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            if piece.num_there == 0 && whole == PIECE_BYTES {
+            if piece.there.is_empty() && whole == PIECE_BYTES {
                 // The file has a hole there, which reads as zeros.
                 let sum = checksum_of_hash(index, *of_zeros);
                 self.checksum.fetch_add(sum, Ordering::Relaxed);
-            } else if piece.num_there < whole {
-                piece.bytes.resize(whole, 0);
+            } else if piece.there.is_empty() {
+                self.write_piece(index, &vec![0; whole])?;
+            } else if !piece.bytes.is_empty() {
+                piece.clear_gaps();
                 self.write_piece(index, &piece.bytes)?;
                 piece.bytes = Vec::new();
             }
@@ -316,12 +337,13 @@ mod tests {
         let num_rows = num_pieces * rows_a_piece - 1;
         let path = dir.path().join("rows");
         let writer = RowWriter::create(path.clone(), (num_rows, cols), RowFormat::F32).unwrap();
-        // Of the first piece one row, of the next two none, of the last one all.
-        writer.write(3, &[1.0; 8]).unwrap();
+        // Of the last piece all rows, of the first one only one, of the others none.
         let last = 3 * rows_a_piece;
         writer
             .write(last, &vec![2.0; (num_rows - last) * cols])
             .unwrap();
+        writer.write(3, &[1.0; 8]).unwrap();
+        assert_eq!(writer.read_words(2..3).unwrap(), [0; 8], "not yet written");
         let record = writer.finish().unwrap();
         let on_disk = 512 * std::fs::metadata(&path).unwrap().blocks();
         assert!(on_disk < 3 * PIECE_BYTES as u64, "two pieces are holes");
