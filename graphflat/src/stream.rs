@@ -7,11 +7,11 @@ use crate::round::{InEdgeAnswer, InEdgeAsk, RoundStats, answer_columns};
 use crate::{FlattenError, SamplePlan, Targets, targets};
 use schemas::threads::spawn_scoped;
 use schemas::{
-    DenseRows, DrawParts, FlattenMeta, GraphShard, IdListPlan, Layout, Neighborhoods, SchemaError,
-    SplitCounts,
+    DenseRows, DrawParts, FlattenMeta, GraphShard, IdListPlan, Layout, LocalIdx, Neighborhoods,
+    SchemaError, SplitCounts,
 };
-use store::Store;
 use store::sample::{Drawer, relation_salt};
+use store::{EdgeReads, ReadAhead, Store};
 
 /// The neighbourhoods of all targets, drawn part by part, for a seed given with each draw.
 ///
@@ -165,8 +165,14 @@ impl Waves {
             relation: ask.relation,
             ..InEdgeAnswer::default()
         };
-        for &node in &ask.nodes {
-            let all = partition.unranked(ask.relation, placement.local(node));
+        let locals = ask.nodes.iter().map(|&node| placement.local(node));
+        let locals: Vec<LocalIdx> = locals.collect();
+        let mut ahead = ReadAhead::new(&self.store, &locals);
+        for (&node, &local) in ask.nodes.iter().zip(&locals) {
+            if let Some(next) = ahead.before(local) {
+                partition.will_need_unranked(ask.relation, next, EdgeReads::ALL);
+            }
+            let all = partition.unranked(ask.relation, local);
             let sample = (self.plan.sampling, seed);
             let columns = (all.src, all.weight);
             let before = lists.src.len();

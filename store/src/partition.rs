@@ -372,6 +372,12 @@ impl Partition {
         self.in_edges(relation, last, local, usize::MAX)
     }
 
+    /// As [`will_need_in_edges`](Self::will_need_in_edges), of the lists of [`unranked`](Self::unranked).
+    pub fn will_need_unranked(&self, relation: usize, locals: Range<LocalIdx>, reads: EdgeReads) {
+        let last = self.relations[relation].in_edges.len() - 1;
+        self.will_need_in_edges(relation, last, locals, reads);
+    }
+
     /// Returns all of a node's in-edges of a relation that are left out because they equal a pair, by
     /// source and ordinal; none if the store does not keep them.
     pub fn left_out(&self, relation: usize, local: LocalIdx) -> Option<InEdges<'_>> {
