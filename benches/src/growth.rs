@@ -1,5 +1,6 @@
 //! Seconds for each edge on graphs of several sizes, from the races of one family.
 
+use crate::list::Graph;
 use crate::record::{Competitor, Measured, Record, Run};
 
 /// The size of a graph, and the nanoseconds that each of its edges takes.
@@ -21,10 +22,14 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// Returns how many times the edge of the largest graph takes as long as one of the smallest.
+    /// Returns how many times an edge of the largest graph takes as long as one of M; without a
+    /// larger graph than M, as one of the smallest.
     pub(crate) fn factor(points: &[Point]) -> Option<f64> {
-        let (first, last) = (points.first()?, points.last()?);
-        (points.len() > 1).then(|| last.nanoseconds / first.nanoseconds)
+        let (last, smaller) = points.split_last()?;
+        let mut smaller = smaller.iter();
+        let first = smaller.clone().next()?;
+        let base = smaller.find(|point| point.edges == Graph::M.size().1);
+        Some(last.nanoseconds / base.unwrap_or(first).nanoseconds)
     }
 }
 
@@ -78,4 +83,26 @@ fn point(race: &Measured, competitor: &Competitor, figure: fn(&Run) -> f64) -> O
         edges: race.edges,
         nanoseconds: competitor.median(figure)? * 1e9 / edges,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_is_that_of_the_graphs_beyond_m() {
+        let points = |all: &[(u64, f64)]| -> Vec<Point> {
+            let point = |&(edges, nanoseconds)| Point { edges, nanoseconds };
+            all.iter().map(point).collect()
+        };
+        let [s, m, l] = [Graph::S, Graph::M, Graph::L].map(|graph| graph.size().1);
+        let all = points(&[(s, 100.0), (m, 50.0), (l, 75.0)]);
+        assert_eq!(Growth::factor(&all), Some(1.5));
+        assert_eq!(Growth::factor(&all[..2]), Some(0.5));
+        assert_eq!(
+            Growth::factor(&points(&[(s, 100.0), (l, 75.0)])),
+            Some(0.75)
+        );
+        assert_eq!(Growth::factor(&all[..1]), None);
+    }
 }

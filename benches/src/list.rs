@@ -134,6 +134,8 @@ pub(crate) enum Work {
         dropout: bool,
         hops: usize,
         streamed: bool,
+        /// Workers that share each batch.
+        workers: u16,
         /// Keys of `[train]` that are false.
         without: &'static [&'static str],
     },

@@ -165,9 +165,15 @@ impl Program<'_> {
                 dropout,
                 hops,
                 streamed,
+                workers,
                 without,
             } => {
                 let mut train = train_keys(graph, model, hops, dropout);
+                if workers > 1 {
+                    let share = i64::from(BATCH_SIZE / u32::from(workers));
+                    train.insert("batch_size".to_owned(), share.into());
+                    train.insert("workers".to_owned(), i64::from(workers).into());
+                }
                 train.insert("output".to_owned(), output("model")?);
                 for key in without {
                     train.insert((*key).to_owned(), false.into());
@@ -418,6 +424,9 @@ fn flatten_keys(graph: Graph, hops: usize) -> Table {
     keys
 }
 
+/// Targets of a training's step, of all workers together.
+const BATCH_SIZE: u32 = 1024;
+
 /// Returns `[train]`: the models and settings of the peers' scripts.
 fn train_keys(graph: Graph, model: Model, hops: usize, dropout: bool) -> Table {
     let is_cora = graph == Graph::C;
@@ -436,7 +445,7 @@ fn train_keys(graph: Graph, model: Model, hops: usize, dropout: bool) -> Table {
     );
     keys.insert("dropout".to_owned(), rate.into());
     keys.insert("learning_rate".to_owned(), 0.01.into());
-    keys.insert("batch_size".to_owned(), 1024.into());
+    keys.insert("batch_size".to_owned(), i64::from(BATCH_SIZE).into());
     keys.insert("epochs".to_owned(), epochs.into());
     keys.insert("device".to_owned(), "cpu".into());
     if is_gat {

@@ -206,7 +206,7 @@ fn write_growth(text: &mut String, growths: &[Growth], plots: &[String]) {
     }
     text.push_str(
         "\n## growth\n\nNanoseconds for each edge of the graph, and how many times as long an edge \
-         of the largest graph\ntakes as one of the smallest:\n\n\
+         of the largest graph\ntakes as one of M; without M or a larger graph, as one of the smallest:\n\n\
          | races | millions of edges | graphflat | factor | fastest peer | factor |\n\
          |---|---|---|---|---|---|\n",
     );

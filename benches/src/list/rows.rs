@@ -31,9 +31,9 @@ pub(crate) const FAMILIES: &[Family] = &[
     family("epoch.gat-dropout", &[C], EPOCHS, OfWork, &[ours(dropout(Gat))], WHOLE_GAT_DROPOUT),
     family("cores.rows", &[S, M], SIZES, Process, &cores(ROWS_OF_TENTH), &[]),
     family("cores.shards", &[S, M], SIZES, Process, &cores(SHARDS_OF_ALL), &[]),
-    family("cores.epoch-gcn", &[S, M], EPOCHS, OfWork, &cores(train(Gcn)), &batches_cores("gcn")),
-    family("cores.epoch-sage", &[S, M], EPOCHS, OfWork, &cores(train(Sage)), &batches_cores("sage")),
-    family("cores.epoch-gat", &[S, M], EPOCHS, OfWork, &cores(train(Gat)), &batches_cores("gat")),
+    family("cores.epoch-gcn", &[S, M], EPOCHS, OfWork, &cores_of_training(Gcn), &batches_cores("gcn")),
+    family("cores.epoch-sage", &[S, M], EPOCHS, OfWork, &cores_of_training(Sage), &batches_cores("sage")),
+    family("cores.epoch-gat", &[S, M], EPOCHS, OfWork, &cores_of_training(Gat), &batches_cores("gat")),
     family("typed.flatten", &[Ts, T], TYPED_FLATTEN, Process, &[ours(ROWS_OF_LABELLED)], &[]),
     family("typed.epoch-sage", &[Ts, T], TYPED_EPOCHS, OfWork, &[ours(train(Sage))], &[]),
     family("typed.epoch-rgcn", &[Ts, T], TYPED_EPOCHS, OfWork, &[ours(train(Rgcn))], &[]),
@@ -205,6 +205,20 @@ const fn cores(work: Work) -> [Ours; 2] {
     [ours(work), one]
 }
 
+/// Also two workers, each with half of the batch.
+const fn cores_of_training(model: Model) -> [Ours; 3] {
+    let [both, one] = cores(train(model));
+    let two_workers = Work::Train {
+        model,
+        dropout: false,
+        hops: 2,
+        streamed: false,
+        workers: 2,
+        without: &[],
+    };
+    [both, one, labelled("two workers", two_workers)]
+}
+
 const fn train(model: Model) -> Work {
     training(model, 2, &[])
 }
@@ -215,6 +229,7 @@ const fn training(model: Model, hops: usize, without: &'static [&'static str]) -
         dropout: false,
         hops,
         streamed: false,
+        workers: 1,
         without,
     }
 }
@@ -225,6 +240,7 @@ const fn dropout(model: Model) -> Work {
         dropout: true,
         hops: 2,
         streamed: false,
+        workers: 1,
         without: &[],
     }
 }
@@ -238,6 +254,7 @@ const STREAMS: &[Ours] = &[
             dropout: false,
             hops: 2,
             streamed: true,
+            workers: 1,
             without: &[],
         },
     ),

@@ -72,6 +72,7 @@ fn a_training_has_the_models_of_the_peers() {
         dropout: true,
         hops: 2,
         streamed: false,
+        workers: 1,
         without: &["pruning"],
     };
     let expected = expect![[r#"

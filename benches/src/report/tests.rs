@@ -126,7 +126,7 @@ fn a_report_has_all_figures() {
         ## growth
 
         Nanoseconds for each edge of the graph, and how many times as long an edge of the largest graph
-        takes as one of the smallest:
+        takes as one of M; without M or a larger graph, as one of the smallest:
 
         | races | millions of edges | graphflat | factor | fastest peer | factor |
         |---|---|---|---|---|---|
