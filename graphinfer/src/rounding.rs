@@ -10,7 +10,7 @@ use crate::locate::narrow;
 use crate::predict::labels;
 use gnn::kernel::mix;
 use gnn::{Block, BlockData, Dense, Input, SharedRows};
-use schemas::{Labels, Row};
+use schemas::{FeatureMeta, Labels, Row};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Nodes of a sample, at most.
@@ -24,6 +24,47 @@ const EDGES_MAX: usize = 1 << 20;
 
 /// A node may read the limits divided by this number: as many as there are nodes in a sample.
 const NODES_SHARE: usize = 64;
+
+/// How much some nodes may read.
+pub(crate) struct Limits {
+    rows: usize,
+    edges: usize,
+}
+
+impl Limits {
+    /// Returns the limits of a whole sample divided by `share`; `width` is that of the widest rows.
+    pub(crate) fn new(width: usize, share: usize) -> Self {
+        Self {
+            rows: NUMBERS_MAX / width.max(1) / share,
+            edges: EDGES_MAX / share,
+        }
+    }
+
+    pub(crate) fn allow(&self, rows: usize, edges: usize) -> bool {
+        rows <= self.rows && edges <= self.edges
+    }
+}
+
+/// Draws a sample among `num_nodes` nodes, by hashes of their positions in it, and returns what it
+/// reads. Nodes that read more than their share of the limits are left out.
+///
+/// `find` returns what some nodes read; none if that is more than the limits divided by a number.
+pub(crate) fn sample<N>(
+    num_nodes: usize,
+    find: impl Fn(Vec<usize>, usize) -> Option<N>,
+) -> Option<N> {
+    let draw = |at: u64| {
+        let node = mix(at).checked_rem(num_nodes as u64)?;
+        Some(usize::try_from(node).expect("a node number fits"))
+    };
+    let nodes: BTreeSet<usize> = (1..=SAMPLE).filter_map(draw).collect();
+    let fits = |node: &usize| find(vec![*node], NODES_SHARE).is_some();
+    let nodes: Vec<usize> = nodes.into_iter().filter(fits).collect();
+    match nodes[..] {
+        [] => None,
+        _ => find(nodes, 1),
+    }
+}
 
 /// A sample of nodes with all nodes that its layers read.
 struct Neighborhood {
@@ -44,7 +85,8 @@ impl Rounds<'_> {
         if self.graph.cluster().num_processes() > 1 {
             return Ok(Difference::default());
         }
-        let Some(sample) = self.sample() else {
+        let find = |nodes, share| self.neighborhood(nodes, share);
+        let Some(sample) = sample(self.graph.num_nodes(), find) else {
             return Ok(Difference::default());
         };
         let [embedding, last] = self.in_f32(&sample)?;
@@ -85,29 +127,15 @@ impl Rounds<'_> {
         ))
     }
 
-    /// Draws the nodes of a sample, by hashes of their positions in it. Nodes that read more than
-    /// their share of the limits are left out.
-    fn sample(&self) -> Option<Neighborhood> {
-        let num_nodes = self.graph.num_nodes() as u64;
-        let draw = |at: u64| {
-            let node = mix(at).checked_rem(num_nodes)?;
-            Some(usize::try_from(node).expect("a node number fits"))
-        };
-        let nodes: BTreeSet<usize> = (1..=SAMPLE).filter_map(draw).collect();
-        let fits = |node: &usize| self.neighborhood(vec![*node], NODES_SHARE).is_some();
-        let nodes: Vec<usize> = nodes.into_iter().filter(fits).collect();
-        match nodes[..] {
-            [] => None,
-            _ => self.neighborhood(nodes, 1),
-        }
-    }
-
     /// Finds the nodes that the layers read for some nodes; none if they read more than the limits
     /// divided by `share`.
     fn neighborhood(&self, nodes: Vec<usize>, share: usize) -> Option<Neighborhood> {
         let arch = self.trained.model.architecture();
-        let widths = (1..=self.slices.len()).map(|layer| arch.input_dim(layer));
-        let rows_max = NUMBERS_MAX / widths.max().unwrap_or(1).max(1);
+        // Raw features that are sparse have few numbers, whatever their width.
+        let is_sparse = matches!(self.graph.features(), FeatureMeta::Sparse { .. });
+        let layers = 1 + usize::from(is_sparse)..=self.slices.len();
+        let widths = layers.map(|layer| arch.input_dim(layer));
+        let limits = Limits::new(widths.max().unwrap_or(1), share);
         let mut seen: BTreeSet<usize> = nodes.iter().copied().collect();
         let mut ends = vec![nodes.len()];
         let (mut rows, mut num_edges) = (nodes, 0);
@@ -115,13 +143,17 @@ impl Rounds<'_> {
             for at in 0..rows.len() {
                 let in_edges = self.graph.in_edges(Row::from_index(rows[at]), slice.limit);
                 num_edges += in_edges.src.len();
+                // A long list is not even read.
+                if !limits.allow(0, num_edges) {
+                    return None;
+                }
                 for src in in_edges.src {
                     let src = self.graph.row(*src).index();
                     if seen.insert(src) {
                         rows.push(src);
                     }
                 }
-                if num_edges > EDGES_MAX / share || rows.len() > rows_max / share {
+                if !limits.allow(rows.len(), num_edges) {
                     return None;
                 }
             }
@@ -207,6 +239,6 @@ fn first_rows(all: &Dense, rows: usize) -> Dense {
 }
 
 /// Returns the values of some rows.
-fn pick<T: Copy>(all: &[T], rows: &[usize]) -> Vec<T> {
+pub(crate) fn pick<T: Copy>(all: &[T], rows: &[usize]) -> Vec<T> {
     rows.iter().map(|&row| all[row]).collect()
 }

@@ -18,6 +18,7 @@ mod layer;
 mod need;
 mod reads;
 mod round;
+mod rounding;
 mod written;
 
 pub(crate) use infer::{TypedSettings, check_typed_model, infer};

@@ -14,7 +14,7 @@ use crate::locate::{locate, narrow};
 use crate::model::TypedTrained;
 use crate::node_columns::with_halo;
 use gnn::typed::{RelationRange, Schema, TypedArchitecture, TypedBlock};
-use gnn::{Input, NodeColumns, RangeData};
+use gnn::{Input, NodeColumns, RangeData, Sampling};
 use graphtrainer::convert;
 use rayon::prelude::*;
 use schemas::{FeatureMeta, Features, Ids, LocalIdx, NodeIdx, Row};
@@ -268,8 +268,20 @@ impl<'a> TypedGraph<'a> {
                 }
             }
         };
-        let sampling = convert::sampling(self.store.meta().sampling);
-        lists::join(first, lists, columns, sampling, add_rows)
+        lists::join(first, lists, columns, self.sampling(), add_rows)
+    }
+
+    /// Returns a node's first in-edges of a relation in rank order, at most `limit` of them; the node's
+    /// row is numbered from the first row of its type.
+    pub(super) fn in_edges(&self, relation: usize, row: usize, limit: usize) -> InEdges<'a> {
+        let to = self.schema.relations[relation].to;
+        let (partition, local) = self.place(to, Row::from_index(self.rows[to].start + row));
+        partition.in_edges(relation, 0, local, limit)
+    }
+
+    /// Returns how the store's in-edges were drawn.
+    pub(super) fn sampling(&self) -> Sampling {
+        convert::sampling(self.store.meta().sampling)
     }
 
     /// Gathers the raw features of some own rows of a type and applies the type's transform;
@@ -278,6 +290,26 @@ impl<'a> TypedGraph<'a> {
         &self,
         node_type: usize,
         rows: Range<usize>,
+        trained: &TypedTrained,
+    ) -> Result<Option<Input>, InferError> {
+        self.input_of_rows(node_type, rows, trained)
+    }
+
+    /// As [`input`](Self::input), of listed rows, which are numbered from the first row of the type.
+    pub(super) fn input_of(
+        &self,
+        node_type: usize,
+        rows: &[usize],
+        trained: &TypedTrained,
+    ) -> Result<Option<Input>, InferError> {
+        let first = self.rows[node_type].start;
+        self.input_of_rows(node_type, rows.iter().map(|row| first + row), trained)
+    }
+
+    fn input_of_rows(
+        &self,
+        node_type: usize,
+        rows: impl ExactSizeIterator<Item = usize> + Clone,
         trained: &TypedTrained,
     ) -> Result<Option<Input>, InferError> {
         let meta = self.store.meta().graph.types[node_type].features;
@@ -334,7 +366,7 @@ impl<'a> TypedGraph<'a> {
     fn places(
         &self,
         node_type: usize,
-        rows: Range<usize>,
+        rows: impl Iterator<Item = usize>,
     ) -> impl Iterator<Item = (&'a Partition, LocalIdx)> {
         rows.map(move |row| self.place(node_type, Row::from_index(row)))
     }

@@ -24,8 +24,8 @@ use crate::model::TypedTrained;
 use crate::plan::InferPlan;
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
-use gnn::Device;
 use gnn::typed::TypedModel;
+use gnn::{Device, RowFormat};
 use schemas::{FeatureMeta, GraphMeta, IdListPlan, Manifest, NodeIdx, Opened, Output, Progress};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -418,8 +418,8 @@ fn run<'a>(
     let started = Instant::now();
     let cluster = rounds.graph.store().cluster();
     cluster.set_phase(&format!("infer, round {last}/{}", last + 1));
-    // If no part is left to write, the rows of hubs are not needed either.
-    if !parts.open_parts().is_empty() {
+    // If no part is left to write and no sample is compared, the rows of hubs are not needed either.
+    if rounds.format == RowFormat::Bf16 || !parts.open_parts().is_empty() {
         parts.hubs = rounds.hub_rows(last, &parts.before)?;
     }
     let written = parts.run()?;
@@ -434,7 +434,10 @@ fn run<'a>(
     Ok(Share {
         rounds: stats,
         difference: written.difference,
-        rounding: Difference::default(),
+        rounding: match rounds.format {
+            RowFormat::F32 => Difference::default(),
+            RowFormat::Bf16 => parts.rounding()?,
+        },
         parts: parts.output.committed_parts(),
         device: rounds.model.device().name().to_owned(),
     })

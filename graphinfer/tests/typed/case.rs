@@ -3,6 +3,7 @@
 use crate::graph::{Graph, quiet, store};
 use crate::models::Trained;
 use crate::support::twin::Rows;
+use gnn::kernel::mix;
 use graphflat::{FlattenPlan, FlattenSpec, flatten};
 use graphinfer::{InferContext, InferPlan, InferSpec, infer};
 use schemas::{
@@ -10,6 +11,7 @@ use schemas::{
     Manifest,
 };
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::Store;
@@ -166,6 +168,41 @@ pub(crate) fn assert_rounded(
     let scale = layers.iter().flatten().map(largest).fold(1e-3, f64::max);
     let expected = &layers[layers.len() - 1][node_type];
     assert_scaled((OF_ROUNDING, scale), what, got, expected);
+}
+
+/// Checks that an output from rows in 16 bits reports how far a sample is from the rows in 32 bits;
+/// both have the rows of the target type.
+pub(crate) fn assert_reported(
+    what: &str,
+    manifest: &Manifest,
+    (in_f32, in_16_bits): (&EmbeddingRows, &EmbeddingRows),
+) {
+    let compared = &manifest.report["rows_compared"];
+    let sample: BTreeSet<u64> = (1..=64)
+        .filter_map(|at| mix(at).checked_rem(in_f32.ids.len() as u64))
+        .collect();
+    assert_eq!(compared["nodes"], sample.len(), "{what}");
+    let row_of = |rows: &EmbeddingRows, node: u64| -> Vec<f64> {
+        let start = usize::try_from(node).unwrap() * rows.dim;
+        let row = &rows.embedding[start..start + rows.dim];
+        row.iter().map(|&x| f64::from(x)).collect()
+    };
+    let distance = |&node: &u64| {
+        let (x, y) = (row_of(in_f32, node), row_of(in_16_bits, node));
+        let square: f64 = x.iter().zip(&y).map(|(x, y)| (x - y).powi(2)).sum();
+        let length: f64 = x.iter().map(|x| x.powi(2)).sum();
+        square.sqrt() / length.sqrt().max(f64::from(f32::MIN_POSITIVE))
+    };
+    let distances: Vec<f64> = sample.iter().map(distance).collect();
+    let mean = distances.iter().sum::<f64>() / distances.len().max(1) as f64;
+    let largest = distances.iter().copied().fold(0.0, f64::max);
+    for (name, expected) in [("mean_distance", mean), ("largest_distance", largest)] {
+        let got = compared[name].as_f64().unwrap();
+        assert!(
+            (got - expected).abs() <= 0.01 * expected + 1e-5,
+            "{what}, {name}: {got} is not {expected}"
+        );
+    }
 }
 
 fn largest(rows: &Rows) -> f64 {

@@ -29,7 +29,7 @@ mod support {
 }
 mod twin;
 
-use case::{Case, assert_close, assert_rounded, read, read_sorted};
+use case::{Case, assert_close, assert_reported, assert_rounded, read, read_sorted};
 use gnn::LayerKind;
 use gnn::typed::TypedKind;
 use graph::{Draws, Graph, quiet};
@@ -93,6 +93,7 @@ fn check_kind(kind: TypedKind, seed: u64, is_sampled: bool, has_tables: bool) {
         };
         let limits: Vec<Vec<usize>> = (1..=2).map(limits).collect();
         let expected = twin::forward(&case.store(1, &keep), &trained, &limits);
+        let mut in_f32 = Vec::new();
         for layer in [1, 2] {
             let extra = format!(r#", "types": "all", "layer": {layer}"#);
             let output = format!("out-{at}-{layer}");
@@ -106,19 +107,25 @@ fn check_kind(kind: TypedKind, seed: u64, is_sampled: bool, has_tables: bool) {
                 if is_target {
                     check_predictions(&what, &got, &expected.logits);
                     check_graph_features(&case, &trained, &features, (layer, &got));
+                    in_f32.push(got);
                 }
             }
         }
         check_workers(&case, &trained, &keep, &format!("{at}"), "");
         let in_16_bits = r#", "rows": "bf16""#;
         check_workers(&case, &trained, &keep, &format!("{at}-bf16"), in_16_bits);
-        let extra = format!(r#", "types": "all", "layer": 2{in_16_bits}"#);
-        let output = format!("out-{at}-bf16");
-        let (_, output) = case.infer(&trained, (2, &keep), (&output, &extra));
-        for (node_type, of) in meta.types.iter().enumerate() {
-            let got = read(&output, &of.name);
-            let what = format!("{what}, 16 bits, `{}`", of.name);
-            assert_rounded(&what, &got, (&expected.layers[..=2], node_type));
+        for layer in [1, 2] {
+            let extra = format!(r#", "types": "all", "layer": {layer}{in_16_bits}"#);
+            let output = format!("out-{at}-{layer}-bf16");
+            let (manifest, output) = case.infer(&trained, (2, &keep), (&output, &extra));
+            for (node_type, of) in meta.types.iter().enumerate() {
+                let got = read(&output, &of.name);
+                let what = format!("{what}, 16 bits, layer {layer} of `{}`", of.name);
+                assert_rounded(&what, &got, (&expected.layers[..=layer], node_type));
+                if node_type == meta.target_type {
+                    assert_reported(&what, &manifest, (&in_f32[layer - 1], &got));
+                }
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::models::{Trained, architectures};
 use gnn::LayerKind;
 use gnn::typed::TypedKind;
 use graphinfer::infer;
-use schemas::{Layout, Progress};
+use schemas::{Layout, Manifest, Progress};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -98,6 +98,8 @@ fn check(case: &Case, trained: &Trained, keep: &[usize], extra: &str) {
         let plan = case.plan(trained, &format!("again-{name}-{finished}"), extra);
         let resumed = infer(&plan, &case.store(3, keep), &progress).unwrap();
         assert_eq!(resumed.parts, manifest.parts, "{name}, after {finished}");
+        let compared = |of: &Manifest| of.report.get("rows_compared").cloned();
+        assert_eq!(compared(&resumed), compared(&manifest), "{name}");
         let rounds = rounds.lock().unwrap().clone();
         let first = (finished as u64 + 1).min(2);
         assert_eq!(
