@@ -28,6 +28,10 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
+fn compared(manifest: &Manifest) -> Option<&serde_json::Value> {
+    manifest.report.get("rows_compared")
+}
+
 #[test]
 fn a_run_goes_on_after_its_last_finished_round_and_part() {
     let kinds = [
@@ -98,7 +102,6 @@ fn check(case: &Case, trained: &Trained, keep: &[usize], extra: &str) {
         let plan = case.plan(trained, &format!("again-{name}-{finished}"), extra);
         let resumed = infer(&plan, &case.store(3, keep), &progress).unwrap();
         assert_eq!(resumed.parts, manifest.parts, "{name}, after {finished}");
-        let compared = |of: &Manifest| of.report.get("rows_compared").cloned();
         assert_eq!(compared(&resumed), compared(&manifest), "{name}");
         let rounds = rounds.lock().unwrap().clone();
         let first = (finished as u64 + 1).min(2);
