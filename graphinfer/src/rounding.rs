@@ -12,6 +12,7 @@ use gnn::kernel::mix;
 use gnn::{Block, BlockData, Dense, Input, SharedRows};
 use schemas::{FeatureMeta, Labels, Row};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Nodes of a sample, at most.
 const SAMPLE: u64 = 64;
@@ -66,6 +67,31 @@ pub(crate) fn sample<N>(
     }
 }
 
+/// Returns what the rounds have for the nodes of a sample: the rows of the embedding layer, and of
+/// the last layer.
+///
+/// `inner` has the rows of the embedding layer, unless it is the last; `run` computes the last layer.
+pub(crate) fn in_16_bits(
+    rows: impl Iterator<Item = usize>,
+    inner: Option<&SharedRows>,
+    run: impl Fn(Range<usize>) -> Result<Dense, InferError>,
+) -> Result<[Dense; 2], InferError> {
+    let mut found = [Dense::zeros(0, 0), Dense::zeros(0, 0)];
+    for row in rows {
+        let last = run(row..row + 1)?;
+        let embedding = match inner {
+            Some(inner) => inner.slice(row..row + 1).to_dense(),
+            None => last.clone(),
+        };
+        for (all, of_node) in found.iter_mut().zip([embedding, last]) {
+            all.rows += 1;
+            all.cols = of_node.cols;
+            all.values.extend(of_node.values);
+        }
+    }
+    Ok(found)
+}
+
 /// A sample of nodes with all nodes that its layers read.
 struct Neighborhood {
     /// The sample, then the nodes that the layers read, from the last layer to the first.
@@ -91,38 +117,26 @@ impl Rounds<'_> {
         };
         let [embedding, last] = self.in_f32(&sample)?;
         let layer = self.layer_on_processor(input);
-        let [mut of_rows, mut of_last] = [Vec::new(), Vec::new()];
-        for &row in &sample.rows[..sample.ends[0]] {
-            let computed = layer.run(row..row + 1)?.values;
-            match inner {
-                Some(inner) => of_rows.extend(inner.slice(row..row + 1).to_dense().values),
-                None => of_rows.extend_from_slice(&computed),
-            }
-            of_last.extend(computed);
-        }
-        let predicted = |values: Vec<f32>| -> Result<Labels, InferError> {
+        let nodes = sample.rows[..sample.ends[0]].iter().copied();
+        let [of_rows, of_last] = in_16_bits(nodes, inner, |row| layer.run(row))?;
+        let predicted = |rows: Dense| -> Result<Labels, InferError> {
             if !predicts {
                 return Ok(Labels::None);
             }
-            let rows = Dense {
-                rows: last.rows,
-                cols: last.cols,
-                values,
-            };
             let logits = self.trained.model.head().run(rows)?;
             Ok(labels(&logits, self.trained.model.architecture().task))
         };
-        let (in_16_bits, in_f32) = (predicted(of_last)?, predicted(last.values.clone())?);
+        let (of_16_bits, of_f32) = (predicted(of_last)?, predicted(last)?);
         Ok(Difference::between(
             &Outcome {
                 rows: &embedding.values,
                 dim: embedding.cols,
-                predicted: &in_f32,
+                predicted: &of_f32,
             },
             &Outcome {
-                rows: &of_rows,
-                dim: embedding.cols,
-                predicted: &in_16_bits,
+                rows: &of_rows.values,
+                dim: of_rows.cols,
+                predicted: &of_16_bits,
             },
         ))
     }

@@ -48,9 +48,8 @@ struct Piece {
 
 impl Piece {
     fn is_whole(&self) -> bool {
-        let mut ranges = self.there.iter();
-        let first = ranges.next();
-        first.is_some_and(|range| range.len() == self.bytes.len()) && ranges.next().is_none()
+        let all = 0..self.bytes.len();
+        self.there.gaps(&all).next().is_none()
     }
 
     /// Writes zeros where nothing has arrived.

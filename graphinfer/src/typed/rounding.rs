@@ -9,7 +9,7 @@ use crate::compare::{Difference, Outcome};
 use crate::hubs::ReadColumns;
 use crate::locate::narrow;
 use crate::predict::labels;
-use crate::rounding::{Limits, pick, sample};
+use crate::rounding::{Limits, in_16_bits, pick, sample};
 use gnn::typed::{RelationData, TypeNodes, TypedBlock, TypedBlockData};
 use gnn::{Dense, ReadyInput};
 use schemas::{FeatureMeta, Labels};
@@ -69,26 +69,13 @@ impl TypedParts<'_> {
         let last = rounds.limits.len();
         let layer = rounds.layer_on_processor(last, (&self.before, &self.hubs));
         let first = graph.own_rows_of(target).start;
-        let [mut of_rows, mut of_last] = [Vec::new(), Vec::new()];
-        for row in &sample.rows[target].rows[..sample.ends[0][target]] {
-            let row = first + row;
-            let computed = layer.run(target, row..row + 1)?.values;
-            match &self.inner {
-                Some(inner) => of_rows.extend(inner.slice(row..row + 1).to_dense().values),
-                None => of_rows.extend_from_slice(&computed),
-            }
-            of_last.extend(computed);
-        }
+        let rows = sample.rows[target].rows[..sample.ends[0][target]].iter();
+        let rows = rows.map(|row| first + row);
+        let [of_rows, of_last] =
+            in_16_bits(rows, self.inner.as_ref(), |row| layer.run(target, row))?;
         let (model, task) = (&rounds.trained.model, rounds.trained.record.shape.task);
         let predicted = match &logits {
-            Some(_) => {
-                let rows = Dense {
-                    rows: embedding.rows,
-                    cols: of_last.len() / embedding.rows.max(1),
-                    values: of_last,
-                };
-                labels(&model.head().run(rows)?, task)
-            }
+            Some(_) => labels(&model.head().run(of_last)?, task),
             None => Labels::None,
         };
         let in_f32 = logits.map_or(Labels::None, |logits| labels(&logits, task));
@@ -99,8 +86,8 @@ impl TypedParts<'_> {
                 predicted: &in_f32,
             },
             &Outcome {
-                rows: &of_rows,
-                dim: embedding.cols,
+                rows: &of_rows.values,
+                dim: of_rows.cols,
                 predicted: &predicted,
             },
         ))
