@@ -133,14 +133,11 @@ pub(crate) fn survive_kills(
         draw += 1;
         // A finished output would leave nothing to do for the next run.
         std::fs::remove_dir_all(bench.path(output)).unwrap();
-        let hosts = Hosts::new(bench, 3);
         let args = [&stage[..], &["--fresh", "--start-timeout", "3"]].concat();
-        let mut children: Vec<Child> = (0..3).map(|p| hosts.start(bench, p, &args)).collect();
         let share = mix(41, draw) % 2000;
-        std::thread::sleep(whole.mul_f64(share as f64 / 1000.0));
+        let wait = whole.mul_f64(share as f64 / 1000.0);
         let victim = usize::try_from(mix(43, draw) % 3).unwrap();
-        children[victim].kill().unwrap();
-        let outcomes: Vec<Outcome> = children.into_iter().map(end).collect();
+        let (addresses, outcomes) = kill_one(bench, &args, victim, wait);
         let left = || outcomes.iter().enumerate().filter(|(p, _)| *p != victim);
         let is_late = left().all(|(_, outcome)| outcome.code == 0);
         let mut is_missed = false;
@@ -148,12 +145,13 @@ pub(crate) fn survive_kills(
             if outcome.code == 0 {
                 continue;
             }
-            assert_eq!(outcome.code, 1, "process {process}: {outcome:?}");
-            let missed = format!("lost process {victim} ({})", hosts.addresses[victim]);
+            let all = format!("draw {draw}, process {process} after {victim} in {outcomes:?}");
+            assert_eq!(outcome.code, 1, "{all}");
+            let missed = format!("lost process {victim} ({})", addresses[victim]);
             let is_lost = outcome.stderr.contains(&missed);
             // A process that was killed before all had met is reported as not connected.
             let is_missing = outcome.stderr.contains("not there within 3 s");
-            assert!(is_lost || is_missing, "{outcome:?}");
+            assert!(is_lost || is_missing, "{all}");
             is_missed |= is_lost && outcome.stderr.contains(&format!(" was at {phase}"));
             said.push(outcome.stderr.clone());
         }
@@ -184,6 +182,24 @@ pub(crate) fn survive_kills(
     }
     assert!(gone_on > 0, "every run began anew");
     said
+}
+
+/// Starts three processes and kills one after `wait`. Returns the addresses of all, and how they
+/// ended.
+fn kill_one(
+    bench: &Bench,
+    args: &[&str],
+    victim: usize,
+    wait: Duration,
+) -> (Vec<String>, Vec<Outcome>) {
+    let hosts = Hosts::new(bench, 3);
+    let mut children: Vec<Child> = (0..3).map(|p| hosts.start(bench, p, args)).collect();
+    std::thread::sleep(wait);
+    children[victim].kill().unwrap();
+    let ended = children
+        .into_iter()
+        .map(|child| end_within(child, LOSS_MAX));
+    (hosts.addresses, ended.collect())
 }
 
 /// Returns the files of an unfinished output's committed parts, and when they were written.

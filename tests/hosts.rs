@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,9 +16,29 @@ pub(crate) const SECRET: &str = "the secret of the tests";
 /// measure of speed.
 pub(crate) const LOSS_MAX: Duration = Duration::from_secs(15);
 
+/// Ports of hosts lie below those that the system gives to programs which ask for any free port.
+const PORTS: Range<u16> = 12_000..32_000;
+
+/// Number of ports tried.
+static NUM_PORTS: AtomicU32 = AtomicU32::new(0);
+
 /// Number of nets made, for their names.
 #[cfg(target_os = "linux")]
 static NUM_NETS: AtomicU32 = AtomicU32::new(0);
+
+/// Returns a port that no program listens on, and that no other test of this run gets.
+fn free_port() -> u16 {
+    let count = u32::from(PORTS.end - PORTS.start);
+    let start = std::process::id().wrapping_mul(256); // another run of the tests starts elsewhere
+    loop {
+        let tried = NUM_PORTS.fetch_add(1, Ordering::Relaxed);
+        let offset = start.wrapping_add(tried) % count;
+        let port = PORTS.start + u16::try_from(offset).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
 
 /// Processes of a hosts file, on ports that were free before.
 pub(crate) struct Hosts {
@@ -27,11 +48,8 @@ pub(crate) struct Hosts {
 
 impl Hosts {
     pub(crate) fn new(bench: &Bench, num: usize) -> Hosts {
-        let listeners: Vec<_> = (0..num)
-            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-            .collect();
-        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
-        let addresses: Vec<String> = listeners.iter().map(address).collect();
+        let addresses = (0..num).map(|_| format!("127.0.0.1:{}", free_port()));
+        let addresses: Vec<String> = addresses.collect();
         let path = bench.path("hosts.txt");
         std::fs::write(&path, addresses.join("\n")).unwrap();
         Hosts { addresses, path }

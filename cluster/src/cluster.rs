@@ -3,7 +3,7 @@
 use crate::mesh::Mesh;
 use crate::watch;
 use crate::{ClusterError, ClusterPlan};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 use timely::WorkerConfig;
@@ -40,20 +40,21 @@ impl Cluster {
         }
     }
 
-    /// Connects to the other processes of a job, and watches each of them from then on.
+    /// Connects to the other processes of a job, and watches each of them from then on. Without a
+    /// `listener`, this process listens on its address in the plan.
     ///
     /// # Errors
     ///
     /// If this process cannot listen on its address, or another process does not come in time, runs
     /// another job or version, or does not know the secret.
-    pub fn join(plan: ClusterPlan) -> Result<Self, ClusterError> {
+    pub fn join(plan: ClusterPlan, listener: Option<TcpListener>) -> Result<Self, ClusterError> {
         let threads = plan.threads;
         if plan.hosts.len() == 1 {
             return Ok(Self::of_threads(threads));
         }
         Ok(Self {
             threads,
-            mesh: Some(Mesh::join(plan)?),
+            mesh: Some(Mesh::join(plan, listener)?),
         })
     }
 

@@ -31,12 +31,11 @@ impl std::fmt::Debug for Mesh {
 }
 
 impl Mesh {
-    pub(crate) fn join(plan: ClusterPlan) -> Result<Arc<Self>, ClusterError> {
-        let address = plan.bind.as_ref().unwrap_or(&plan.hosts[plan.process]);
-        let listener = TcpListener::bind(address).map_err(|source| ClusterError::Listen {
-            address: address.clone(),
-            source,
-        })?;
+    pub(crate) fn join(
+        plan: ClusterPlan,
+        listener: Option<TcpListener>,
+    ) -> Result<Arc<Self>, ClusterError> {
+        let listener = listener.map_or_else(|| plan.listen(), Ok)?;
         let plan = Arc::new(plan);
         let arrivals = Arrivals::start(&plan, listener)?;
         let watch = Watch::start(plan.hosts.clone(), plan.process, Arc::clone(&plan.on_end))?;
@@ -99,20 +98,25 @@ mod tests {
         }
     }
 
-    fn hosts() -> [String; 2] {
-        let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-        listeners.map(|listener| listener.local_addr().unwrap().to_string())
+    fn listeners() -> [TcpListener; 2] {
+        [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+    }
+
+    fn addresses(listeners: &[TcpListener; 2]) -> [String; 2] {
+        [0, 1].map(|process| listeners[process].local_addr().unwrap().to_string())
     }
 
     /// Joins two processes to one job.
     fn pair() -> [Arc<Mesh>; 2] {
-        let hosts = hosts();
-        let join = |process| {
+        let listeners = listeners();
+        let hosts = addresses(&listeners);
+        let join = |process, listener| {
             let plan = plan(&hosts, process);
-            move || Mesh::join(plan).unwrap()
+            move || Mesh::join(plan, Some(listener)).unwrap()
         };
-        let other = thread::spawn(join(1));
-        [join(0)(), other.join().unwrap()]
+        let [first, second] = listeners;
+        let other = thread::spawn(join(1, second));
+        [join(0, first)(), other.join().unwrap()]
     }
 
     /// The dialler is connected at once, but reads nothing before the listener joins the session.
@@ -196,16 +200,13 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn a_process_of_the_hosts_file_gets_in_beside_strangers_of_many_networks() {
-        let hosts = hosts();
+        let listeners = listeners();
+        let hosts = addresses(&listeners);
         let address: SocketAddr = hosts[0].parse().unwrap();
         let listening = plan(&hosts, 0);
-        let joined = thread::spawn(move || Mesh::join(listening).unwrap());
-        let stream = loop {
-            match TcpStream::connect(address) {
-                Ok(stream) => break stream,
-                Err(_) => thread::yield_now(),
-            }
-        };
+        let [listener, _] = listeners;
+        let joined = thread::spawn(move || Mesh::join(listening, Some(listener)).unwrap());
+        let stream = TcpStream::connect(address).unwrap();
         let mut strangers = Vec::new();
         let mut pausing = Pausing {
             stream,

@@ -1,8 +1,10 @@
 //! How a process finds the others of its job.
 
-use crate::Secret;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
+
+use crate::{ClusterError, Secret};
 
 /// Called when another process has ended the job; it must end this process.
 pub type OnEnd = Arc<dyn Fn(End<'_>) + Send + Sync>;
@@ -46,4 +48,15 @@ pub struct ClusterPlan {
     pub start_timeout: Duration,
     /// Ends this process when another one has ended the job.
     pub on_end: OnEnd,
+}
+
+impl ClusterPlan {
+    /// Listens on the address of this process.
+    pub(crate) fn listen(&self) -> Result<TcpListener, ClusterError> {
+        let address = self.bind.as_ref().unwrap_or(&self.hosts[self.process]);
+        TcpListener::bind(address).map_err(|source| ClusterError::Listen {
+            address: address.clone(),
+            source,
+        })
+    }
 }

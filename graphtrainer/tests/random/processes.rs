@@ -23,9 +23,7 @@ pub(crate) fn in_processes<R: Send>(
         address.to_string()
     });
     let hosts: Vec<String> = hosts.collect();
-    // The processes bind the ports.
-    drop(listeners);
-    let join = |process: usize| {
+    let join = |process: usize, listener: TcpListener| {
         let plan = ClusterPlan {
             hosts: hosts.clone(),
             process,
@@ -37,10 +35,12 @@ pub(crate) fn in_processes<R: Send>(
             start_timeout: Duration::from_secs(60),
             on_end: Arc::new(|_| {}),
         };
-        run(&Cluster::join(plan).expect("the processes meet"))
+        run(&Cluster::join(plan, Some(listener)).expect("the processes meet"))
     };
     thread::scope(|scope| {
-        let processes = (0..num_processes).map(|process| scope.spawn(move || join(process)));
+        let processes = (0..).zip(listeners);
+        let processes =
+            processes.map(|(process, listener)| scope.spawn(move || join(process, listener)));
         let processes: Vec<_> = processes.collect();
         let ended = processes
             .into_iter()
