@@ -99,11 +99,16 @@ impl Checkpoint {
         let lock = DirLock::take(&dir)?;
         let mine = Record::read(&dir).filter(|record| !fresh && record.fingerprint == fingerprint);
         let record = mine.unwrap_or_else(|| Record::of(fingerprint));
-        Ok(Self {
+        let opened = Self {
             dir,
             record,
             _lock: lock,
-        })
+        };
+        if fresh {
+            // The next run must not resume an older round if this run ends before its first.
+            opened.write()?;
+        }
+        Ok(opened)
     }
 
     /// Creates a file of `rows` rows of `cols` numbers for a round.
@@ -277,5 +282,20 @@ impl Record {
     fn read(dir: &Path) -> Option<Self> {
         let text = std::fs::read(dir.join(RECORD)).ok()?;
         serde_json::from_slice(&text).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_run_leaves_no_older_round_to_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |fresh| Checkpoint::open(dir.path().to_owned(), "of a test", fresh).unwrap();
+        open(false).add(RoundRecord::default()).unwrap();
+        assert_eq!(open(false).record.rounds.len(), 1);
+        drop(open(true));
+        assert_eq!(open(false).record.rounds.len(), 0);
     }
 }
