@@ -1,14 +1,17 @@
 //! The processes that `run --processes N` starts on this machine: all but the first.
 //!
-//! Each child writes where it listens to its standard output, and reads the addresses of all
-//! processes and their secret from its standard input. The process that started it keeps that input
-//! open. When the input ends, the child ends at once, whether or not the processes have met.
+//! Each child reads the addresses of all processes and their secret from its standard input. The
+//! process that started it keeps that input open. When the input ends, the child ends at once,
+//! whether or not the processes have met. The standard output of a child is the socket on which it
+//! listens.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::net::TcpListener;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -57,78 +60,43 @@ pub(crate) struct Hello {
 }
 
 impl Children {
-    /// Starts `num` processes with the arguments `args` and their numbers, from 1. Returns where
-    /// they listen.
+    /// Starts a process for each host but the first, with the arguments `args`, its number, and the
+    /// listener of its address in place of a standard output.
     ///
     /// # Errors
     ///
-    /// If the system refuses to start one, or one does not listen within `longest`.
+    /// If the system refuses to start one.
     pub(crate) fn start(
         &self,
-        num: usize,
         args: &[OsString],
-        longest: Duration,
-    ) -> Result<Vec<String>, JobError> {
+        hello: &Hello,
+        listeners: impl Iterator<Item = TcpListener>,
+    ) -> Result<(), JobError> {
         let failed = |source| JobError::Process { source };
         let program = std::env::current_exe().map_err(failed)?;
-        let mut outputs = Vec::new();
-        for process in 1..=num {
+        let line =
+            serde_json::to_string(hello).expect("lists of strings and strings always serialize");
+        for (process, listener) in (1..hello.hosts.len()).zip(listeners) {
             let mut child = Command::new(&program)
                 .args(args)
                 .args(["--quiet", "--launched", &process.to_string()])
                 .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
+                .stdout(OwnedFd::from(listener))
                 .stderr(Stdio::piped())
                 .spawn()
                 .map_err(failed)?;
-            let (input, output, said) =
-                (child.stdin.take(), child.stdout.take(), child.stderr.take());
+            let (mut input, said) = (child.stdin.take(), child.stderr.take());
+            let told = input.as_mut().map(|input| writeln!(input, "{line}"));
             self.guard().push(Running {
                 child,
                 input,
                 error: None,
             });
-            outputs.push(output.expect("it was piped above"));
+            told.unwrap_or(Ok(())).map_err(failed)?;
             let said = said.expect("it was piped above");
             let thread = schemas::threads::spawn("errors", move || hand_on(said))?;
             if let Some(running) = self.guard().last_mut() {
                 running.error = Some(thread);
-            }
-        }
-        let (sender, receiver) = mpsc::channel();
-        schemas::threads::spawn("addresses", move || {
-            // Nobody receives after `longest`.
-            sender.send(read_addresses(outputs)).ok();
-        })?;
-        let late = || {
-            let text = format!("they are not there within {} s", longest.as_secs());
-            io::Error::new(io::ErrorKind::TimedOut, text)
-        };
-        let addresses = receiver.recv_timeout(longest);
-        let addresses = addresses.unwrap_or_else(|_| Err(late()));
-        addresses.map_err(|source| {
-            // A child's output ends shortly before the child does.
-            let deadline = Instant::now() + END_MAX;
-            let mut early = self.early_end();
-            while early.is_none() && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(5));
-                early = self.early_end();
-            }
-            failed(early.map_or(source, |end| io::Error::other(end.text)))
-        })
-    }
-
-    /// Tells the children where all processes listen.
-    ///
-    /// # Errors
-    ///
-    /// If a child has ended.
-    pub(crate) fn tell(&self, hello: &Hello) -> Result<(), JobError> {
-        let line =
-            serde_json::to_string(hello).expect("lists of strings and strings always serialize");
-        for running in self.guard().iter_mut() {
-            if let Some(input) = &mut running.input {
-                writeln!(input, "{line}").map_err(|source| JobError::Process { source })?;
             }
         }
         Ok(())
@@ -142,28 +110,20 @@ impl Children {
     /// Waits until all processes have met, or a child has ended; returns how that child ended.
     pub(crate) fn wait_for_early_end(&self) -> Option<EarlyEnd> {
         while !self.have_met.load(Ordering::SeqCst) {
-            if let Some(end) = self.early_end() {
-                return Some(end);
+            for (process, running) in (1..).zip(self.guard().iter_mut()) {
+                if let Ok(Some(status)) = running.child.try_wait() {
+                    let error = running.error.take().and_then(|thread| thread.join().ok()?);
+                    let code = status.code().and_then(|code| u8::try_from(code).ok());
+                    return Some(EarlyEnd {
+                        text: match error {
+                            Some(error) => format!("process {process}: {error}"),
+                            None => format!("process {process} ended before all had met: {status}"),
+                        },
+                        exit_code: code,
+                    });
+                }
             }
             std::thread::sleep(Duration::from_millis(100));
-        }
-        None
-    }
-
-    /// Returns how the first child that has ended did so.
-    fn early_end(&self) -> Option<EarlyEnd> {
-        for (process, running) in (1..).zip(self.guard().iter_mut()) {
-            if let Ok(Some(status)) = running.child.try_wait() {
-                let error = running.error.take().and_then(|thread| thread.join().ok()?);
-                let code = status.code().and_then(|code| u8::try_from(code).ok());
-                return Some(EarlyEnd {
-                    text: match error {
-                        Some(error) => format!("process {process}: {error}"),
-                        None => format!("process {process} ended before all had met: {status}"),
-                    },
-                    exit_code: code,
-                });
-            }
         }
         None
     }
@@ -228,28 +188,14 @@ fn hand_on(said: ChildStderr) -> Option<String> {
     last
 }
 
-/// Reads the first line of each child: where it listens.
-fn read_addresses(outputs: Vec<ChildStdout>) -> io::Result<Vec<String>> {
-    let read = |(process, output)| {
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line)?;
-        match line.strip_suffix('\n') {
-            Some(address) => Ok(address.to_owned()),
-            None => Err(io::Error::other(format!("process {process} ended at once"))),
-        }
-    };
-    (1..).zip(outputs).map(read).collect()
-}
-
-/// Writes where this child listens, reads the first line of its standard input, and starts the thread that ends this process
+/// Reads the first line of a child's standard input, and starts the thread that ends this process
 /// when that input ends.
 ///
 /// # Errors
 ///
 /// If the first line is not a [`Hello`], or the system refuses a thread.
-pub(crate) fn read_hello(address: &str) -> Result<Hello, JobError> {
+pub(crate) fn read_hello() -> Result<Hello, JobError> {
     let failed = |source| JobError::Process { source };
-    writeln!(io::stdout(), "{address}").map_err(failed)?;
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line).map_err(failed)?;
     let hello = serde_json::from_str(&line).map_err(|_| JobError::Key {
@@ -258,6 +204,19 @@ pub(crate) fn read_hello(address: &str) -> Result<Hello, JobError> {
     })?;
     schemas::threads::spawn("launcher", end_with_launcher)?;
     Ok(hello)
+}
+
+/// Returns the listener that this child has in place of a standard output, which it does not use.
+///
+/// # Errors
+///
+/// If the standard output is no listener.
+pub(crate) fn inherited_listener() -> Result<TcpListener, JobError> {
+    let failed = |source| JobError::Process { source };
+    let output = io::stdout().as_fd().try_clone_to_owned().map_err(failed)?;
+    let listener = TcpListener::from(output);
+    listener.local_addr().map_err(failed)?; // fails if it is no socket
+    Ok(listener)
 }
 
 /// Ends this process when its standard input ends, with the exit code that it reads there or 1.

@@ -1,7 +1,6 @@
 //! A job in several processes: finds this process's place, connects to the others, and ends with
 //! them.
 
-use std::ffi::OsString;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,8 +10,8 @@ use cluster::{Cluster, ClusterPlan, End, REASON_MAX, SILENCE_MAX, Secret, read_h
 use graphinfer::{InferPlan, Method};
 use schemas::progress::Progress;
 
-use crate::children::{Children, EarlyEnd, Hello, read_hello};
-use crate::cli::{ProcessArgs, RunArgs, Stage};
+use crate::children::{Children, EarlyEnd, Hello, inherited_listener, read_hello};
+use crate::cli::{RunArgs, Stage};
 use crate::console::Console;
 use crate::ending::{self, Signal};
 use crate::error::{JobError, exit_code, is_peer_failure, one_line};
@@ -181,22 +180,21 @@ fn find_place(
     children: &Children,
 ) -> Result<Option<Place>, JobError> {
     let of = &args.processes;
-    let place = match (&of.hosts, of.launched, of.processes) {
-        (Some(path), ..) => place_in_file(path, of, job)?,
-        (None, Some(process), _) => place_of_child(process)?,
+    let (mut hello, mut listeners) = (None, Vec::new());
+    let (hosts, process) = match (&of.hosts, of.launched, of.processes) {
+        (Some(path), ..) => (read_hosts(path)?, of.process.unwrap_or_default()),
+        (None, Some(process), _) => {
+            ending::be_silent();
+            let told = hello.insert(read_hello()?);
+            listeners.push(inherited_listener()?);
+            (told.hosts.clone(), process)
+        }
         (None, None, Some(num @ 2..)) => {
-            refuse_single(job)?;
-            let longest = Duration::from_secs(of.start_timeout);
-            launch(num.into(), &args.of_child(edits, job), longest, children)?
+            listeners = free_ports(num.into())?;
+            (addresses(&listeners)?, 0)
         }
         (None, None, _) => return Ok(None),
     };
-    Ok(Some(place))
-}
-
-/// Finds this process among those of a hosts file.
-fn place_in_file(path: &Path, of: &ProcessArgs, job: &Job) -> Result<Place, JobError> {
-    let (hosts, process) = (read_hosts(path)?, of.process.unwrap_or_default());
     if process >= hosts.len() {
         let problem = format!("is {process}; allowed is 0 to {}", hosts.len() - 1);
         return Err(key("--process", problem));
@@ -204,50 +202,27 @@ fn place_in_file(path: &Path, of: &ProcessArgs, job: &Job) -> Result<Place, JobE
     if hosts.len() > 1 {
         refuse_single(job)?;
     }
-    Ok(Place {
-        hosts,
-        process,
-        secret: read_secret(of.secret_file.as_deref())?,
-        listener: None,
-    })
-}
-
-/// Learns from the process that started this one where all processes listen.
-fn place_of_child(process: usize) -> Result<Place, JobError> {
-    ending::be_silent();
-    let listener = listen()?;
-    let Hello { hosts, secret } = read_hello(&address(&listener)?)?;
-    Ok(Place {
-        hosts,
-        process,
-        secret: secret_of("--launched", secret.as_bytes())?,
-        listener: Some(listener),
-    })
-}
-
-/// Starts all processes but this one, the first. Each listens on a port before it is told to the
-/// others, so no other program can take the port in between.
-fn launch(
-    num: usize,
-    args: &[OsString],
-    longest: Duration,
-    children: &Children,
-) -> Result<Place, JobError> {
-    let listener = listen()?;
-    let mut hosts = vec![address(&listener)?];
-    hosts.extend(children.start(num - 1, args, longest)?);
-    let (secret, text) = Secret::draw();
-    let hello = Hello {
-        hosts,
-        secret: text,
+    let mut listeners = listeners.into_iter();
+    let listener = listeners.next();
+    let secret = match hello {
+        Some(Hello { secret, .. }) => secret_of("--launched", secret.as_bytes())?,
+        None if of.hosts.is_some() => read_secret(of.secret_file.as_deref())?,
+        None => {
+            let (secret, text) = Secret::draw();
+            let told = Hello {
+                hosts: hosts.clone(),
+                secret: text,
+            };
+            children.start(&args.of_child(edits, job), &told, listeners)?;
+            secret
+        }
     };
-    children.tell(&hello)?;
-    Ok(Place {
-        hosts: hello.hosts,
-        process: 0,
+    Ok(Some(Place {
+        hosts,
+        process,
         secret,
-        listener: Some(listener),
-    })
+        listener,
+    }))
 }
 
 /// Refuses plans of stages that several processes cannot run.
@@ -277,16 +252,18 @@ fn checksum_of_program() -> Result<String, JobError> {
     Ok(schemas::xxh::file_checksum(&path)?)
 }
 
-/// Listens on a free port of this machine, for its own processes.
-fn listen() -> Result<TcpListener, JobError> {
-    let listener = TcpListener::bind(("127.0.0.1", 0));
-    listener.map_err(|source| JobError::Process { source })
+/// Listens on free ports of this machine. Each process of the job gets one of these listeners, so
+/// no other program can take its port before it starts.
+fn free_ports(num: usize) -> Result<Vec<TcpListener>, JobError> {
+    let listeners = (0..num).map(|_| TcpListener::bind(("127.0.0.1", 0)));
+    let listeners = listeners.collect::<Result<_, _>>();
+    listeners.map_err(|source| JobError::Process { source })
 }
 
-fn address(listener: &TcpListener) -> Result<String, JobError> {
-    let address = listener.local_addr();
-    let address = address.map_err(|source| JobError::Process { source })?;
-    Ok(address.to_string())
+fn addresses(listeners: &[TcpListener]) -> Result<Vec<String>, JobError> {
+    let address = |listener: &TcpListener| Ok(listener.local_addr()?.to_string());
+    let addresses = listeners.iter().map(address).collect::<Result<_, _>>();
+    addresses.map_err(|source| JobError::Process { source })
 }
 
 /// Reads the secret of the job: from a file, or the environment.
