@@ -155,7 +155,6 @@ pub use config::{InferDevice, InferSampling, InferSpec, InferTargets, InferTypes
 pub use error::InferError;
 pub use infer::infer;
 pub use kept_rows::KeptRows;
-pub use memory::InferMemory;
 pub use model::{Sample, StoreNeed};
 pub use neighborhoods::infer_neighborhoods;
 pub use plan::{InferContext, InferPlan};

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use bytesize::ByteSize;
 use graphflat::survey::{PairSurvey, Prediction, RelationSurvey, Survey, TypeSurvey, predict};
 use graphflat::{FlattenError, PartSize};
-use graphinfer::{InferMemory, Method};
+use graphinfer::Method;
 use graphtrainer::TrainingSize;
 use schemas::{
     FeatureMeta, LabelKind, Layout, RowsWhere, SchemaError, Split, TypeMeta, describe_where,
@@ -162,16 +162,13 @@ const SHARD_NODE_BYTES: f64 = 15.0;
 const MEMORY_BASE: f64 = 72e6;
 /// Memory that the allocator keeps in addition, as a share of the memory in use.
 const ALLOCATOR_SHARE: f64 = 0.08;
-/// Share of the memory that earlier stages have freed which inference uses again.
-const REUSED: f64 = 0.125;
 
 /// Returns the expected peak of a run's memory, in bytes.
 ///
-/// Three phases take the greatest part: building the store, assembling and writing parts (whose
-/// features come from the mapped store), and training on shards. The allocator keeps what the
-/// greatest of them has freed; inference, on other threads, can use [`REUSED`] of it. The constants
-/// are fitted to the resident memory of shipped jobs on two cores, 100 MB (CiteSeer) to 640 MB
-/// (Debian), within a factor of 1.2.
+/// The stages follow each other, and free memory is returned after each, so the greatest stage sets
+/// the peak: building the store, assembling and writing parts (whose features come from the mapped
+/// store), training on shards, or inference. The constants are fitted to the resident memory of
+/// jobs on two cores, 70 to 800 MB, within a factor of 1.2 where little else runs.
 fn memory(
     job: &Job,
     (survey, pairs): (&Survey, Option<&PairSurvey>),
@@ -196,9 +193,9 @@ fn memory(
         edge_dim: edge_dim.unwrap_or(0),
     };
     let build = store.build_bytes(budget);
-    let infer = inference_memory(job, num_nodes);
+    let build_or_infer = build.max(inference_memory(job, num_nodes));
     let Some(prediction) = prediction else {
-        return total_memory(build, infer);
+        return total_memory(build_or_infer);
     };
     let part_nodes = prediction.nodes_per_shard;
     let part = PartSize::new(
@@ -218,7 +215,7 @@ fn memory(
         }
         _ => 0.0,
     };
-    total_memory(build.max(flatten).max(train).max(score), infer)
+    total_memory(build_or_infer.max(flatten).max(train).max(score))
 }
 
 /// Returns the memory of the train stage; nothing if the run has none.
@@ -277,22 +274,21 @@ fn type_nodes(survey: &Survey) -> BTreeMap<String, f64> {
     types.map(count).collect()
 }
 
-/// Returns the memory of a run whose stages before inference take `before` bytes.
-fn total_memory(before: f64, infer: InferMemory) -> f64 {
-    let parts = (infer.parts - REUSED * before).max(0.0);
-    MEMORY_BASE + (1.0 + ALLOCATOR_SHARE) * before + infer.mapped + parts
+/// Returns the memory of a run whose greatest stage takes `stage` bytes.
+fn total_memory(stage: f64) -> f64 {
+    MEMORY_BASE + (1.0 + ALLOCATOR_SHARE) * stage
 }
 
 /// Returns the memory of the infer stage; nothing if the run has none.
-fn inference_memory(job: &Job, num_nodes: usize) -> InferMemory {
+fn inference_memory(job: &Job, num_nodes: usize) -> f64 {
     let Some(plan) = job.infer.as_ref().filter(|_| job.runs(Stage::Infer)) else {
-        return InferMemory::default();
+        return 0.0;
     };
     let hidden = match &job.train {
         Some(train) => train.hidden().to_vec(),
         None => plan.hidden_of_model().unwrap_or_default(),
     };
-    plan.memory(num_nodes, job.workers, &hidden)
+    plan.memory_bytes(num_nodes, job.workers, &hidden)
 }
 
 fn to_json(
