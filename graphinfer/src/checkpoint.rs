@@ -90,6 +90,7 @@ impl RoundRows {
 
 impl Checkpoint {
     /// Locks the directory and keeps its rounds if they belong to this output and `fresh` is false.
+    /// With `fresh`, no later run resumes them either.
     ///
     /// # Errors
     ///
@@ -105,7 +106,7 @@ impl Checkpoint {
             _lock: lock,
         };
         if fresh {
-            // The next run must not resume an older round if this run ends before its first.
+            // If this run ends before its first round, the next one must not resume an older round.
             opened.write()?;
         }
         Ok(opened)
