@@ -41,11 +41,14 @@ fn check_among(bench: &Bench, job: &Job, what: &str, among: &[(&str, &str)]) {
     bench.run(job, &infer).ok();
     let expected = bench.data_files(OUTPUT);
     assert!(!expected.is_empty(), "{what}");
+    let error_of_16_bits = || bench.manifest(OUTPUT)["report"]["rows_compared"].clone();
+    let error = error_of_16_bits();
     for (processes, workers) in among {
         let several = ["--processes", processes, "--workers", workers];
         bench.run(job, &[&infer[..], &several].concat()).ok();
         let what = format!("{what}, {processes} processes");
         assert_same_bytes(&expected, &bench.data_files(OUTPUT), &what);
+        assert_eq!(error_of_16_bits(), error, "{what}");
     }
 }
 
@@ -70,6 +73,10 @@ fn every_layer_gives_the_bytes_of_one_process() {
             &job.and("sampling = \"none\""),
             &format!("{model}, all"),
         );
+        let in_16_bits = job.and("rows = \"bf16\"");
+        check_among(&bench, &in_16_bits, model, &[("3", "2")]);
+        let compared = &bench.manifest(OUTPUT)["report"]["rows_compared"];
+        assert!(compared["nodes"].as_u64() > Some(30), "{compared}");
     }
 }
 

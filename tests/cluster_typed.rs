@@ -43,6 +43,8 @@ fn check(bench: &Bench, job: &Job, what: &str, (stages, outputs): (&[&str], &[&s
     bench.run(job, &fresh).ok();
     let expected: Vec<_> = outputs.iter().map(|of| bench.data_files(of)).collect();
     assert!(expected.iter().all(|files| !files.is_empty()), "{what}");
+    let error_of_16_bits = || bench.manifest(OUTPUTS[2])["report"]["rows_compared"].clone();
+    let error = error_of_16_bits();
     for (processes, workers) in [("2", "1"), ("3", "2")] {
         let several = ["--processes", processes, "--workers", workers];
         bench.run(job, &[&fresh[..], &several].concat()).ok();
@@ -50,6 +52,7 @@ fn check(bench: &Bench, job: &Job, what: &str, (stages, outputs): (&[&str], &[&s
             let what = format!("{output} of {what}, {processes} processes");
             assert_same_bytes(files, &bench.data_files(output), &what);
         }
+        assert_eq!(error_of_16_bits(), error, "{what}, {processes} processes");
     }
 }
 
@@ -168,6 +171,10 @@ fn every_choice_of_output_gives_the_bytes_of_one_process() {
     ] {
         check(&bench, &job.and(choice), choice, infer);
     }
+    let in_16_bits = job.and("rows = \"bf16\"");
+    check(&bench, &in_16_bits, "rows in 16 bits", infer);
+    let compared = &bench.manifest(OUTPUTS[2])["report"]["rows_compared"];
+    assert!(compared["nodes"].as_u64() > Some(30), "{compared}");
     let target = job.with("types = \"all\"\n", "");
     check(&bench, &target, "the target type alone", infer);
     let told = |args: &[&str]| {

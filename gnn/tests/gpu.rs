@@ -140,7 +140,8 @@ fn check_typed(arch: &TypedArchitecture, edges: usize, mode: Mode, fanouts: [usi
         computed.unwrap()
     };
     let evaluate = |of: &TypedModel| {
-        let (rows, logits) = of.forward_embedding((blocks, input), 1, true).unwrap();
+        let wanted = (1, arch.target());
+        let (rows, logits) = of.forward_embedding((blocks, input), wanted, true).unwrap();
         let forward = of.forward(blocks, input, Mode::Eval).unwrap();
         assert_eq!(logits.as_ref(), Some(&forward));
         [rows.values, forward.values]

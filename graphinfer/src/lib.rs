@@ -141,6 +141,7 @@ mod resume;
 mod round;
 mod rounding;
 mod rows;
+mod sample;
 mod slice;
 mod spool;
 mod spooled;

@@ -305,8 +305,8 @@ impl Inference<'_> {
         });
         let input = input.collect::<Result<Vec<Option<ReadyInput>>, _>>()?;
         let with_logits = self.plan.reads_logits();
-        let layer = self.embedding_layer;
-        Ok(model.forward_embedding((&batch.blocks, &input), layer, with_logits)?)
+        let wanted = (self.embedding_layer, model.architecture().target());
+        Ok(model.forward_embedding((&batch.blocks, &input), wanted, with_logits)?)
     }
 }
 

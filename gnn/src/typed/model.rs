@@ -182,8 +182,8 @@ impl TypedModel {
         })
     }
 
-    /// Returns the rows of the targets after conv `layer` (1-based), in eval mode, and their logits
-    /// if `with_logits`.
+    /// Returns the rows of the last block's dst nodes of a type after conv `layer` (1-based), in
+    /// eval mode, and their logits if `with_logits`.
     ///
     /// # Shapes
     ///
@@ -195,17 +195,22 @@ impl TypedModel {
     ///
     /// # Panics
     ///
-    /// If the model has no layer `layer`.
+    /// If the model has no layer `layer`, or with logits of another type than the target type.
     pub fn forward_embedding(
         &self,
         (blocks, input): (&[TypedBlock], &[Option<ReadyInput>]),
-        layer: usize,
+        (layer, node_type): (usize, usize),
         with_logits: bool,
     ) -> Result<(Dense, Option<Dense>), GnnError> {
         self.assert_layer(layer);
-        let targets = check(&self.arch, &self.schema, blocks, input)?;
+        assert!(
+            !with_logits || node_type == self.arch.target(),
+            "nodes of the target type have logits"
+        );
+        check(&self.arch, &self.schema, blocks, input)?;
+        let num_rows = blocks.last().map_or(0, |last| last.num_dst(node_type));
         let cols = self.arch.output_dim(layer);
-        if targets == 0 {
+        if num_rows == 0 {
             let logits = with_logits.then(|| Dense::zeros(0, self.arch.out_dim));
             return Ok((Dense::zeros(0, cols), logits));
         }
@@ -213,9 +218,10 @@ impl TypedModel {
             let on = (&self.device, false);
             let stack = self.stack(&self.state.flat, on, Mode::Eval, |_| true);
             let num_layers = if with_logits { blocks.len() } else { layer };
-            let [rows, last] = stack.run_layers(&blocks[..num_layers], input, layer);
-            let there = "the caller has checked that there are targets";
-            let rows = rows.expect(there).narrow(0, 0, targets);
+            let wanted = (layer, node_type);
+            let [rows, last] = stack.run_layers(&blocks[..num_layers], input, wanted);
+            let there = "the caller has checked that there are rows";
+            let rows = rows.expect(there).narrow(0, 0, num_rows);
             let logits = with_logits.then(|| stack.head(last.expect(there)));
             let logits = logits.map(|logits| Ok(self.in_label_unit(plain(logits)?)));
             let done = (plain(rows)?, logits.transpose()?);

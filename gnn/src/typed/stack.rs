@@ -90,21 +90,21 @@ impl<'a> TypedStack<'a> {
         )
     }
 
-    /// Runs the first layers; returns the rows of the target type's dst nodes after layer `wanted`,
-    /// and after the last of them.
+    /// Runs the first layers; returns the rows of a type's dst nodes after layer `wanted`, and after
+    /// the last of them.
     pub(super) fn run_layers(
         &self,
         blocks: &[TypedBlock],
         input: &[Option<ReadyInput>],
-        wanted: usize,
+        (wanted, node_type): (usize, usize),
     ) -> [Option<Tensor<2>>; 2] {
-        let target = |rows: &[Option<TypeRows>]| {
-            let of_type = rows[self.arch.target()].as_ref();
-            of_type.map(|of| of.rows.clone())
+        let of_type = |rows: &[Option<TypeRows>]| {
+            let found = rows[node_type].as_ref();
+            found.map(|of| of.rows.clone())
         };
         if self.arch.is_light() {
             assert_eq!(wanted, self.arch.num_layers, "LightGCN has one embedding");
-            let rows = target(&self.propagated(blocks, input));
+            let rows = of_type(&self.propagated(blocks, input));
             return [rows.clone(), rows];
         }
         let mut rows = self.input_rows(&blocks[0], input);
@@ -112,10 +112,10 @@ impl<'a> TypedStack<'a> {
         for (layer, block) in (1..).zip(blocks) {
             rows = self.layer(layer, block, rows);
             if layer == wanted {
-                found = target(&rows);
+                found = of_type(&rows);
             }
         }
-        [found, target(&rows)]
+        [found, of_type(&rows)]
     }
 
     /// Returns the mean of the learnable rows and of all layers of `LightGCN`, by type, as its convs

@@ -271,14 +271,6 @@ impl<'a> TypedGraph<'a> {
         lists::join(first, lists, columns, self.sampling(), add_rows)
     }
 
-    /// Returns a node's first in-edges of a relation in rank order, at most `limit` of them; the node's
-    /// row is numbered from the first row of its type.
-    pub(super) fn in_edges(&self, relation: usize, row: usize, limit: usize) -> InEdges<'a> {
-        let to = self.schema.relations[relation].to;
-        let (partition, local) = self.place(to, Row::from_index(self.rows[to].start + row));
-        partition.in_edges(relation, 0, local, limit)
-    }
-
     /// Returns how the store's in-edges were drawn.
     pub(super) fn sampling(&self) -> Sampling {
         convert::sampling(self.store.meta().sampling)
@@ -306,17 +298,23 @@ impl<'a> TypedGraph<'a> {
         self.input_of_rows(node_type, rows.iter().map(|row| first + row), trained)
     }
 
+    /// Tells whether nodes of a type have features or learnable rows.
+    pub(super) fn has_input(&self, node_type: usize, trained: &TypedTrained) -> bool {
+        let meta = self.store.meta().graph.types[node_type].features;
+        meta != FeatureMeta::None || trained.embeddings[node_type].is_some()
+    }
+
     fn input_of_rows(
         &self,
         node_type: usize,
         rows: impl ExactSizeIterator<Item = usize> + Clone,
         trained: &TypedTrained,
     ) -> Result<Option<Input>, InferError> {
-        let meta = self.store.meta().graph.types[node_type].features;
-        let embedding = trained.embeddings[node_type].as_ref();
-        if meta == FeatureMeta::None && embedding.is_none() {
+        if !self.has_input(node_type, trained) {
             return Ok(None);
         }
+        let meta = self.store.meta().graph.types[node_type].features;
+        let embedding = trained.embeddings[node_type].as_ref();
         let num_rows = rows.len();
         let mut features = Features::with_capacity(meta, num_rows);
         for (partition, local) in self.places(node_type, rows.clone()) {

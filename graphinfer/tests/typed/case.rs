@@ -170,18 +170,36 @@ pub(crate) fn assert_rounded(
     assert_scaled((OF_ROUNDING, scale), what, got, expected);
 }
 
-/// Checks that an output from rows in 16 bits reports how far a sample is from the rows in 32 bits;
-/// both have the rows of the target type.
+/// Checks that an output from rows in 16 bits reports how far samples are from the rows in 32 bits;
+/// both have the rows of each written type.
 pub(crate) fn assert_reported(
     what: &str,
     manifest: &Manifest,
-    (in_f32, in_16_bits): (&EmbeddingRows, &EmbeddingRows),
+    (in_f32, in_16_bits): (&[EmbeddingRows], &[EmbeddingRows]),
 ) {
     let compared = &manifest.report["rows_compared"];
+    let distances: Vec<f64> = in_f32
+        .iter()
+        .zip(in_16_bits)
+        .flat_map(|(in_f32, in_16_bits)| distances(in_f32, in_16_bits))
+        .collect();
+    assert_eq!(compared["nodes"], distances.len(), "{what}");
+    let mean = distances.iter().sum::<f64>() / distances.len().max(1) as f64;
+    let largest = distances.iter().copied().fold(0.0, f64::max);
+    for (name, expected) in [("mean_distance", mean), ("largest_distance", largest)] {
+        let got = compared[name].as_f64().unwrap();
+        assert!(
+            (got - expected).abs() <= 0.01 * expected + 1e-5,
+            "{what}, {name}: {got} is not {expected}"
+        );
+    }
+}
+
+/// Returns the relative distances between the rows of a sample of a type.
+fn distances(in_f32: &EmbeddingRows, in_16_bits: &EmbeddingRows) -> Vec<f64> {
     let sample: BTreeSet<u64> = (1..=64)
         .filter_map(|at| mix(at).checked_rem(in_f32.ids.len() as u64))
         .collect();
-    assert_eq!(compared["nodes"], sample.len(), "{what}");
     let row_of = |rows: &EmbeddingRows, node: u64| -> Vec<f64> {
         let start = usize::try_from(node).unwrap() * rows.dim;
         let row = &rows.embedding[start..start + rows.dim];
@@ -193,16 +211,7 @@ pub(crate) fn assert_reported(
         let length: f64 = x.iter().map(|x| x.powi(2)).sum();
         square.sqrt() / length.sqrt().max(f64::from(f32::MIN_POSITIVE))
     };
-    let distances: Vec<f64> = sample.iter().map(distance).collect();
-    let mean = distances.iter().sum::<f64>() / distances.len().max(1) as f64;
-    let largest = distances.iter().copied().fold(0.0, f64::max);
-    for (name, expected) in [("mean_distance", mean), ("largest_distance", largest)] {
-        let got = compared[name].as_f64().unwrap();
-        assert!(
-            (got - expected).abs() <= 0.01 * expected + 1e-5,
-            "{what}, {name}: {got} is not {expected}"
-        );
-    }
+    sample.iter().map(distance).collect()
 }
 
 fn largest(rows: &Rows) -> f64 {

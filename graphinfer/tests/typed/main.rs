@@ -98,6 +98,7 @@ fn check_kind(kind: TypedKind, seed: u64, is_sampled: bool, has_tables: bool) {
             let extra = format!(r#", "types": "all", "layer": {layer}"#);
             let output = format!("out-{at}-{layer}");
             let (_, output) = case.infer(&trained, (2, &keep), (&output, &extra));
+            let mut of_layer = Vec::new();
             for (node_type, of) in meta.types.iter().enumerate() {
                 let got = read(&output, &of.name);
                 let what = format!("{what}, layer {layer} of `{}`", of.name);
@@ -107,9 +108,10 @@ fn check_kind(kind: TypedKind, seed: u64, is_sampled: bool, has_tables: bool) {
                 if is_target {
                     check_predictions(&what, &got, &expected.logits);
                     check_graph_features(&case, &trained, &features, (layer, &got));
-                    in_f32.push(got);
                 }
+                of_layer.push(got);
             }
+            in_f32.push(of_layer);
         }
         check_workers(&case, &trained, &keep, &format!("{at}"), "");
         let in_16_bits = r#", "rows": "bf16""#;
@@ -118,14 +120,14 @@ fn check_kind(kind: TypedKind, seed: u64, is_sampled: bool, has_tables: bool) {
             let extra = format!(r#", "types": "all", "layer": {layer}{in_16_bits}"#);
             let output = format!("out-{at}-{layer}-bf16");
             let (manifest, output) = case.infer(&trained, (2, &keep), (&output, &extra));
-            for (node_type, of) in meta.types.iter().enumerate() {
-                let got = read(&output, &of.name);
-                let what = format!("{what}, 16 bits, layer {layer} of `{}`", of.name);
-                assert_rounded(&what, &got, (&expected.layers[..=layer], node_type));
-                if node_type == meta.target_type {
-                    assert_reported(&what, &manifest, (&in_f32[layer - 1], &got));
-                }
+            let types = meta.types.iter();
+            let got: Vec<_> = types.map(|of| read(&output, &of.name)).collect();
+            let what = format!("{what}, 16 bits, layer {layer}");
+            for (node_type, (of, got)) in meta.types.iter().zip(&got).enumerate() {
+                let what = format!("{what} of `{}`", of.name);
+                assert_rounded(&what, got, (&expected.layers[..=layer], node_type));
             }
+            assert_reported(&what, &manifest, (&in_f32[layer - 1], &got));
         }
     }
 }
