@@ -181,7 +181,6 @@ impl Rounds<'_> {
             self_weight,
             node_key: vec![0; num_src],
             sampling,
-            ..BlockData::default()
         }
     }
 }

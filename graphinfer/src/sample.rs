@@ -112,7 +112,7 @@ impl<'a> Reads<'a> {
             NodeIdx::from_index(range.start.index() + usize::try_from(at).expect("a node number"))
         };
         let num_types = self.store.placement().num_types();
-        let around = |node| Neighborhood::of(num_types, node_type, &[node]);
+        let around = |start| Neighborhood::of(num_types, node_type, &[start]);
         let mut alone: Vec<Neighborhood> = drawn.into_iter().map(node).map(around).collect();
         let mut known = Known::default();
         let rows_max = NUMBERS_MAX / self.width.max(1) / NODES_SHARE;
@@ -241,7 +241,8 @@ impl<'a> Reads<'a> {
         if cluster.num_processes() == 1 {
             return Ok(own);
         }
-        let told = send_lists(cluster, vec![Arc::new(own); cluster.num_processes()], items)?;
+        let own = Arc::new(own);
+        let told = send_lists(cluster, vec![own; cluster.num_processes()], items)?;
         Ok(told.into_iter().flatten().collect())
     }
 }
@@ -423,7 +424,8 @@ pub(crate) fn gather_rows(
             }
         }
     });
-    let mut lists = vec![Arc::new(Vec::new()); cluster.num_processes()];
+    let none = Arc::new(Vec::new());
+    let mut lists = vec![none; cluster.num_processes()];
     lists[0] = Arc::new(sent.collect());
     let told = send_lists(cluster, lists, LISTS_A_MESSAGE)?;
     if cluster.process() > 0 {

@@ -133,7 +133,7 @@ impl TypedRounds<'_> {
             let data = self.block_data(sample, (limits.map(Vec::as_slice), hops));
             blocks.push(TypedBlock::new(model.schema(), data)?);
         }
-        let ready = |raw: Option<Input>| raw.map(ReadyInput::new).transpose();
+        let ready = |of_type: Option<Input>| of_type.map(ReadyInput::new).transpose();
         let input: Vec<Option<ReadyInput>> =
             raw.into_iter().map(ready).collect::<Result<_, _>>()?;
         let wanted = (self.embedding_layer, node_type);

@@ -123,9 +123,9 @@ fn check_kind(kind: TypedKind, seed: u64, is_sampled: bool, has_tables: bool) {
             let types = meta.types.iter();
             let got: Vec<_> = types.map(|of| read(&output, &of.name)).collect();
             let what = format!("{what}, 16 bits, layer {layer}");
-            for (node_type, (of, got)) in meta.types.iter().zip(&got).enumerate() {
+            for (node_type, (of, rows)) in meta.types.iter().zip(&got).enumerate() {
                 let what = format!("{what} of `{}`", of.name);
-                assert_rounded(&what, got, (&expected.layers[..=layer], node_type));
+                assert_rounded(&what, rows, (&expected.layers[..=layer], node_type));
             }
             assert_reported(&what, &manifest, (&in_f32[layer - 1], &got));
         }
