@@ -9,7 +9,6 @@ use crate::hubs::ReadColumns;
 use crate::layer::{LayerInput, Rounds};
 use crate::predict::labels;
 use crate::sample::{Reads, Sample, gather_rows};
-use gnn::typed::RelationData;
 use gnn::{Block, BlockData, Dense, Input, SharedRows};
 use schemas::{FeatureMeta, Labels, NodeIdx};
 use std::ops::Range;
@@ -156,31 +155,21 @@ impl Rounds<'_> {
     /// one more hop reaches.
     fn block_data(&self, sample: &Sample<'_>, (limit, hops): (usize, usize)) -> BlockData {
         let (num_dst, num_src) = (sample.ends(hops)[0], sample.ends(hops + 1)[0]);
-        let RelationData {
-            in_offset,
-            in_src,
-            edge_weight,
-            edge_feature,
-            in_degree,
-            in_weight,
-            self_loops,
-            self_weight,
-            sampling,
-        } = sample.relation(0, (Some(&[limit]), hops), self.graph.sampling());
+        let of = sample.relation(0, (Some(&[limit]), hops), self.graph.sampling());
         BlockData {
             num_src,
             num_dst,
             num_active: num_dst,
-            in_offset,
-            in_src,
-            edge_weight,
-            edge_feature,
-            in_degree,
-            in_weight,
-            self_loops,
-            self_weight,
+            in_offset: of.in_offset,
+            in_src: of.in_src,
+            edge_weight: of.edge_weight,
+            edge_feature: of.edge_feature,
+            in_degree: of.in_degree,
+            in_weight: of.in_weight,
+            self_loops: of.self_loops,
+            self_weight: of.self_weight,
             node_key: vec![0; num_src],
-            sampling,
+            sampling: of.sampling,
         }
     }
 }
